@@ -1,0 +1,49 @@
+"""The exception tree of ddparity and the exit code of each branch.
+
+    DdparityError                      (exit 2 unless a branch says otherwise)
+    +-- UsageError (ValueError)        2   a flag, a name or a path the user gave cannot be used
+    |   +-- TrialNotFound              2   no trial of that name or id in the store
+    +-- TraceError (ValueError)        3   a recorded file is missing, truncated, corrupt or too large
+    +-- CommandFailed                  4   the launched command failed or timed out
+
+Every message says what was wrong, the value given, the values allowed, and the next command to run.
+"""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every ddparity command; 1 wins over 3, 3 over 0."""
+
+    PASS = 0
+    DEVIATES = 1
+    USAGE = 2
+    INCONCLUSIVE = 3
+    COMMAND_FAILED = 4
+    INTERRUPTED = 130
+
+
+class DdparityError(Exception):
+    """Root of every error that ddparity raises on purpose."""
+
+    exit_code = ExitCode.USAGE
+
+
+class UsageError(DdparityError, ValueError):
+    """Something the user gave cannot be used; the message names the values allowed."""
+
+
+class TrialNotFound(UsageError):
+    """No trial of that name or id is in the store."""
+
+
+class TraceError(DdparityError, ValueError):
+    """A recorded file cannot be read: missing, truncated, corrupt or of absurd size."""
+
+    exit_code = ExitCode.INCONCLUSIVE
+
+
+class CommandFailed(DdparityError):
+    """The launched command could not be started, failed or timed out."""
+
+    exit_code = ExitCode.COMMAND_FAILED

@@ -1,0 +1,1 @@
+"""The files of a trial: schema, writer (append-only, crash-safe), reader."""

@@ -1,0 +1,156 @@
+"""What a trial consists of on disk: names of the files, the records in them, their limits.
+
+A trial is a folder::
+
+    trial.json               TrialFacts: one file a trial, written by the recorder outside
+    rank-00000/rank.json     RankFacts: one file a rank, written by the rank itself
+    rank-00000/*.arrow       four Arrow IPC streams: SITES, DIGESTS, SAMPLES, EVENTS
+
+Everything here is data. Nothing in a trace is ever unpickled or executed.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+SCHEMA_VERSION = 1
+SKETCH_SIZE = 128
+"""Numbers in a sketch, each a float64: 1 KiB a digest."""
+
+
+class Site(StrEnum):
+    """The points of a training step at which something is recorded, in the order of computation."""
+
+    PARAMETER = "parameter"
+    ACTIVATION = "activation"
+    ACTIVATION_GRADIENT = "activation_gradient"
+    LOCAL_GRADIENT = "local_gradient"
+    SYNCED_GRADIENT = "synced_gradient"
+    STEP_GRADIENT = "step_gradient"
+    OPTIMIZER_STATE = "optimizer_state"
+    PARAMETER_AFTER = "parameter_after"
+    BUFFER = "buffer"
+    MARK = "mark"
+
+
+class Event(StrEnum):
+    """The kinds of rows in the EVENTS stream."""
+
+    BACKWARD = "backward"  # value: the loss; data: {"batch", "backward", "shape"}
+    OPTIMIZER = "optimizer"  # data: {"class", "groups": [{"lr": ..., ...}], "params": [...]}
+    CLIP = "clip"  # value: total norm; data: {"max_norm", "norm_type"}
+    UNSCALE = "unscale"  # value: loss scale
+    SCALE = "scale"  # value: loss scale after update
+    RNG = "rng"  # data: {"torch": hex, "numpy": hex, "python": hex, ...}
+    WRAP = "wrap"  # name: wrapper class; data: {"root", "world_size", ...}
+    MODEL = "model"  # data: modules, parameters, ties, of one root module
+    RESUME = "resume"  # name: what was loaded
+    REQUIRES_GRAD = "requires_grad"  # data: {"frozen": [...], "unfrozen": [...]}
+    WINDOW = "window"  # data: {"open": bool, "reason"}
+    METRIC = "metric"  # name: metric; value
+    NOT_RECORDED = "not_recorded"  # name: what; data: {"reason"}
+    STEP = "step"  # end of a training step
+    DISABLED = "disabled"  # the recorder failed and switched itself off
+
+
+class TrialStatus(StrEnum):
+    """How the launched command ended."""
+
+    RUNNING = "RUNNING"
+    COMPLETED = "COMPLETED"
+    FAILED = "FAILED"
+    TIMED_OUT = "TIMED_OUT"
+    INTERRUPTED = "INTERRUPTED"
+
+
+class RankStatus(StrEnum):
+    """How a rank ended, as it said itself; a rank that was killed still says RUNNING."""
+
+    RUNNING = "RUNNING"
+    FINISHED = "FINISHED"
+    RAISED = "RAISED"
+
+
+class RankFacts(msgspec.Struct, kw_only=True):
+    """Facts of one rank (``rank.json``), written when recording starts and again when the process ends."""
+
+    schema: int = SCHEMA_VERSION
+    rank: int
+    local_rank: int
+    world_size: int
+    pid: int
+    hostname: str
+    status: RankStatus = RankStatus.RUNNING
+    error_type: str | None = None
+    error_at: list[str] = []
+    """Stack of the error as ``file:line in function``, innermost last, without locals."""
+    backend: str | None = None
+    master: str | None = None
+    device: str = "cpu"
+    device_name: str = ""
+    versions: dict[str, str] = {}
+    seeds: dict[str, int] = {}
+    env: dict[str, str] = {}
+    settings: dict[str, Any] = {}
+    batch_shapes: dict[str, list[int]] = {}
+    """Root module -> shape of the first tensor that entered it."""
+    argv: list[str] = []
+    started: float = 0.0
+    ended: float | None = None
+    partial: list[str] = []
+    """Reasons why this rank's trace is not whole; empty when it is."""
+
+
+class GitFacts(msgspec.Struct, kw_only=True):
+    """State of the repository the script stands in."""
+
+    commit: str | None = None
+    dirty: bool | None = None
+    reason: str = ""
+
+
+class ControlProof(msgspec.Struct, kw_only=True):
+    """Whether a control may judge others: it was run twice and the two runs agreed."""
+
+    status: str
+    """PROVED, NOT_PROVED (``--no-prove``) or FAILED."""
+    reason: str = ""
+    repeat: str | None = None
+    """Id of the second run."""
+
+
+class TrialFacts(msgspec.Struct, kw_only=True):
+    """Facts of a trial (``trial.json``), written by ``ddparity record`` around the command."""
+
+    schema: int = SCHEMA_VERSION
+    id: str
+    name: str
+    control: bool = False
+    command: list[str]
+    cwd: str
+    status: TrialStatus = TrialStatus.RUNNING
+    exit_code: int | None = None
+    signal: str | None = None
+    started: float = 0.0
+    ended: float | None = None
+    steps: str = "3"
+    level: str = "activations"
+    stop_after_steps: int | None = None
+    ddparity: str = ""
+    script: str | None = None
+    script_sha256: str | None = None
+    git: GitFacts = msgspec.field(default_factory=GitFacts)
+    env: dict[str, str] = {}
+    proof: ControlProof | None = None
+    notes: list[str] = []
+
+
+class CaptureConfig(msgspec.Struct, kw_only=True):
+    """What ``ddparity record`` tells the recorder inside, as JSON in the variable ``DDPARITY_CAPTURE``."""
+
+    trial_dir: str
+    steps: str = "3"
+    level: str = "activations"
+    stop_after_steps: int | None = None
+    batch_dim: int = 0
