@@ -1,0 +1,154 @@
+"""A classifier of handwritten digits: a real small training, alone or data parallel.
+
+    python -m ddparity.workloads.digits
+    torchrun --nproc-per-node 2 -m ddparity.workloads.digits [--fault NAME]
+
+Every rank takes its slice of the same global batch, so the run on one device and the run on several
+train on the same samples. ``--fault`` plants a mistake that people really make (see ``FAULTS``).
+"""
+
+import argparse
+import gc
+import os
+from collections.abc import Iterator
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+FAULTS = {
+    "none": "nothing is wrong",
+    "unsynced": "fc2.weight stands in DDP's ignore list: its gradient is never averaged over the ranks",
+    "summed": "a communication hook adds the gradients up and forgets to divide by the world size",
+    "double-divide": "the loss is divided by the world size although DDP averages already",
+}
+NUM_TEST = 297
+"""Samples kept back for the accuracy, of the 1,797."""
+
+
+class Classifier(nn.Module):
+    """Three linear layers: 64 pixels -> 10 classes."""
+
+    def __init__(self, width: int = 64) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(64, width)
+        self.fc2 = nn.Linear(width, width)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """Return the logits, (batch, 10), of ``pixels``, (batch, 64) within 0 and 1."""
+        return self.head(F.relu(self.fc2(F.relu(self.fc1(pixels)))))
+
+
+def load() -> tuple[Tensor, Tensor]:
+    """Return pixels, (1797, 64) within 0 and 1, and classes, (1797,), of scikit-learn's handwritten digits.
+
+    Raises:
+        SystemExit: scikit-learn is not installed.
+    """
+    try:
+        from sklearn.datasets import load_digits
+    except ImportError:
+        raise SystemExit(
+            "the digits come with scikit-learn, which is not installed here: pip install 'ddparity[demo]'"
+        ) from None
+    data = load_digits()
+    return torch.tensor(data.data / 16.0, dtype=torch.get_default_dtype()), torch.tensor(data.target)
+
+
+def batches(num_samples: int, batch_size: int, steps: int, seed: int) -> Iterator[Tensor]:
+    """Yield the sample indices of each step's global batch: the same on every rank and at every world size."""
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.empty(0, dtype=torch.long)
+    for _ in range(steps):
+        while len(order) < batch_size:
+            order = torch.cat([order, torch.randperm(num_samples, generator=generator)])
+        yield order[:batch_size]
+        order = order[batch_size:]
+
+
+def wrap(net: Classifier, fault: str) -> DistributedDataParallel:
+    """Wrap ``net`` in DDP, with the planted fault if it is one of the wrapper."""
+    if fault == "unsynced":
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(net, ["fc2.weight"])
+    model = DistributedDataParallel(net)
+    if fault == "summed":
+        model.register_comm_hook(None, _sum_hook)
+    return model
+
+
+def _sum_hook(_state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """Reduce a bucket by adding it up, without the division that DDP's own reduction makes."""
+    work = dist.all_reduce(bucket.buffer(), async_op=True)
+    assert work is not None
+    return work.get_future().then(lambda done: done.value()[0])
+
+
+def mean_over_ranks(loss: Tensor) -> float:
+    """Return the mean of every rank's loss."""
+    loss = loss.detach().clone()
+    if dist.is_initialized():
+        dist.all_reduce(loss)
+        loss /= dist.get_world_size()
+    return loss.item()
+
+
+def train(args: argparse.Namespace, rank: int, world: int) -> None:
+    """Train for ``args.steps`` steps and print the loss of each, then the accuracy on what was kept back."""
+    torch.manual_seed(args.seed)
+    pixels, classes = load()
+    net = Classifier(args.width)
+    model = wrap(net, args.fault) if world > 1 else net
+    optimizer = torch.optim.SGD(net.parameters(), lr=args.lr, momentum=0.9)
+    num_train = len(pixels) - NUM_TEST
+    for step, index in enumerate(batches(num_train, args.batch_size, args.steps, args.seed)):
+        mine = index[rank::world]
+        loss = F.cross_entropy(model(pixels[mine]), classes[mine])
+        optimizer.zero_grad()
+        (loss / world if args.fault == "double-divide" else loss).backward()
+        optimizer.step()
+        mean = mean_over_ranks(loss)
+        if rank == 0:
+            print(f"step {step} loss {mean:.6f}", flush=True)
+    if rank == 0:
+        with torch.no_grad():
+            hits = net(pixels[num_train:]).argmax(-1) == classes[num_train:]
+        print(f"accuracy {hits.double().mean().item():.4f} on {NUM_TEST} samples", flush=True)
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(prog="python -m ddparity.workloads.digits", description=__doc__.split("\n")[0])
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--batch-size", type=int, default=64, help="samples of the global batch, over all ranks")
+    parser.add_argument("--lr", type=float, default=0.05)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
+    faults = "; ".join(f"{name}: {text}" for name, text in FAULTS.items())
+    parser.add_argument("--fault", default="none", choices=list(FAULTS), help=faults)
+    args = parser.parse_args(argv)
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if args.batch_size % world:
+        parser.error(f"--batch-size {args.batch_size} cannot be shared evenly by {world} ranks")
+    return args
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Run one rank, or the only process there is."""
+    args = parse(argv)
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    torch.set_default_dtype(getattr(torch, args.dtype))
+    if world > 1:
+        dist.init_process_group("gloo", timeout=timedelta(seconds=30))
+    train(args, rank, world)
+    if world > 1:
+        dist.destroy_process_group()
+        gc.collect()  # or gloo's threads may abort the interpreter at exit
+
+
+if __name__ == "__main__":
+    main()
