@@ -1,0 +1,270 @@
+"""Reading a trial. Every file is untrusted: sizes are bounded, columns checked, nothing is executed."""
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from ddparity._errors import TraceError
+from ddparity.digest import Digest
+
+from ._schema import SCHEMA_VERSION, SKETCH_SIZE, RankFacts, TrialFacts
+from ._streams import STREAMS
+
+MAX_JSON_BYTES = 16 << 20
+MAX_STREAM_BYTES = 16 << 30
+MAX_RANKS = 65_536
+_RANK_FOLDER = re.compile(r"rank-(\d{5,9})\Z")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class SiteRow:
+    """What was digested: see ``_streams.SITES``."""
+
+    site: str
+    name: str
+    part: str
+    module: str
+    dtype: str
+    shape: tuple[int, ...]
+    offsets: tuple[int, ...] | None
+    global_shape: tuple[int, ...] | None
+    placement: str
+
+
+@dataclass(frozen=True, slots=True)
+class DigestRow:
+    """One digest and where it was taken: see ``_streams.DIGESTS``."""
+
+    seq: int
+    site: SiteRow
+    step: int
+    batch: int
+    occurrence: int
+    backward: int
+    rows: int
+    flags: int
+    digest: Digest
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRow:
+    """One batch that entered a root module."""
+
+    seq: int
+    step: int
+    batch: int
+    root: str
+    training: bool
+    ids: np.ndarray
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """One event; ``data`` is what its JSON says."""
+
+    seq: int
+    time_ns: int
+    step: int
+    kind: str
+    name: str
+    value: float | None
+    data: dict[str, Any]
+
+
+@dataclass
+class RankTrace:
+    """What one rank recorded."""
+
+    folder: Path
+    facts: RankFacts
+    truncated: list[str] = field(default_factory=list)
+    """Streams that end in the middle of a batch or without their end mark."""
+
+    @cached_property
+    def digests(self) -> list[DigestRow]:
+        """All digests in the order in which they were taken."""
+        sites = {row["site_id"]: _site(row) for row in self._table("sites").to_pylist()}
+        return _digest_rows(self._table("digests"), sites, self.folder)
+
+    @cached_property
+    def samples(self) -> list[SampleRow]:
+        """All batches in order."""
+        table = self._table("samples")
+        ids = table.column("ids").combine_chunks() if table.num_rows else []
+        columns = [table.column(name).to_pylist() for name in ("seq", "step", "batch", "root", "training")]
+        return [
+            SampleRow(*row, ids=np.asarray(ids[i].values, dtype=np.uint64))
+            for i, row in enumerate(zip(*columns, strict=True))
+        ]
+
+    @cached_property
+    def events(self) -> list[EventRow]:
+        """All events in order."""
+        return [_event(row, self.folder) for row in self._table("events").to_pylist()]
+
+    def _table(self, stream: str) -> pa.Table:
+        table, whole = read_stream(self.folder / f"{stream}.arrow", STREAMS[stream])
+        if not whole:
+            self.truncated.append(stream)
+        return table
+
+
+@dataclass
+class Trial:
+    """A trial on disk."""
+
+    folder: Path
+    facts: TrialFacts
+    ranks: list[RankTrace]
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that should be there, as the ranks themselves say."""
+        return max((rank.facts.world_size for rank in self.ranks), default=0)
+
+    @property
+    def missing_ranks(self) -> list[int]:
+        """Ranks that left no folder."""
+        seen = {rank.facts.rank for rank in self.ranks}
+        return [rank for rank in range(self.world_size) if rank not in seen]
+
+
+def read_trial(folder: Path) -> Trial:
+    """Read a trial's facts and those of its ranks; streams are read on first use.
+
+    Raises:
+        TraceError: If a file is missing, corrupt, of another schema or absurdly large.
+    """
+    facts = read_json(folder / "trial.json", TrialFacts)
+    found = sorted((int(m[1]), path) for path in folder.iterdir() if (m := _RANK_FOLDER.match(path.name)))
+    if len(found) > MAX_RANKS:
+        raise TraceError(f"{folder}: {len(found)} rank folders, more than the {MAX_RANKS} that are read.")
+    ranks = [RankTrace(path, read_json(path / "rank.json", RankFacts)) for _, path in found]
+    for rank in ranks:
+        if not 0 <= rank.facts.rank < max(rank.facts.world_size, 1) or rank.facts.world_size > MAX_RANKS:
+            raise TraceError(f"{rank.folder}: rank {rank.facts.rank} of {rank.facts.world_size} cannot be.")
+    return Trial(folder, facts, ranks)
+
+
+def read_json(path: Path, kind: type[T]) -> T:
+    """Read a JSON file into a struct.
+
+    Raises:
+        TraceError: If the file is missing, too large, no JSON, of another schema or of other types.
+    """
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise TraceError(f"{path}: larger than {MAX_JSON_BYTES >> 20} MiB; it is not what ddparity writes.")
+        value = msgspec.json.decode(path.read_bytes(), type=kind)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror}). Record the trial again.") from error
+    except msgspec.MsgspecError as error:
+        raise TraceError(f"{path}: not a file that ddparity wrote ({error}). Record the trial again.") from error
+    schema = getattr(value, "schema", SCHEMA_VERSION)
+    if schema != SCHEMA_VERSION:
+        raise TraceError(f"{path}: schema {schema}; this ddparity reads {SCHEMA_VERSION}. Record the trial again.")
+    return value
+
+
+def read_stream(path: Path, schema: pa.Schema) -> tuple[pa.Table, bool]:
+    """Read an Arrow stream up to its last full batch; also say whether it ended with its end mark.
+
+    Raises:
+        TraceError: If the file is missing, too large, of other columns or corrupt within a batch.
+    """
+    try:
+        size = path.stat().st_size
+        if size > MAX_STREAM_BYTES:
+            raise TraceError(f"{path}: {size} bytes, more than the {MAX_STREAM_BYTES} that are read.")
+        if size == 0:
+            return schema.empty_table(), False
+        source = pa.memory_map(str(path))
+        reader = pa.ipc.open_stream(source)
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error}). Record the trial again.") from error
+    except pa.ArrowInvalid as error:
+        raise TraceError(f"{path}: not an Arrow stream ({error}). Record the trial again.") from error
+    if not reader.schema.equals(schema):
+        raise TraceError(f"{path}: columns are not those of schema {SCHEMA_VERSION}. Record the trial again.")
+    batches, whole = _read_batches(reader, path, size)
+    return pa.Table.from_batches(batches, schema=schema), whole
+
+
+def _read_batches(reader: pa.RecordBatchReader, path: Path, size: int) -> tuple[list[pa.RecordBatch], bool]:
+    batches: list[pa.RecordBatch] = []
+    while True:
+        try:
+            batch = reader.read_next_batch()
+        except StopIteration:
+            return batches, _has_end_mark(path, size)
+        except (pa.ArrowInvalid, OSError):
+            return batches, False
+        try:
+            batch.validate(full=True)
+        except pa.ArrowInvalid as error:
+            raise TraceError(f"{path}: corrupt batch {len(batches)} ({error}). Record the trial again.") from error
+        batches.append(batch)
+
+
+def _has_end_mark(path: Path, size: int) -> bool:
+    with open(path, "rb") as file:
+        file.seek(max(0, size - 8))
+        return file.read() == b"\xff\xff\xff\xff\x00\x00\x00\x00"
+
+
+def _site(row: dict[str, Any]) -> SiteRow:
+    return SiteRow(
+        site=row["site"],
+        name=row["name"],
+        part=row["part"],
+        module=row["module"],
+        dtype=row["dtype"],
+        shape=tuple(row["shape"] or ()),
+        offsets=None if row["offsets"] is None else tuple(row["offsets"]),
+        global_shape=None if row["global_shape"] is None else tuple(row["global_shape"]),
+        placement=row["placement"],
+    )
+
+
+_DIGEST_FIELDS = ("count", "num_nan", "num_inf", "sum", "sum_abs", "sum_sq", "minimum", "maximum", "hash")
+
+
+def _digest_rows(table: pa.Table, sites: dict[int, SiteRow], folder: Path) -> list[DigestRow]:
+    sketches = _sketches(table)
+    heads = [table.column(name).to_pylist() for name in table.column_names[:8]]
+    values = [table.column(name).to_pylist() for name in _DIGEST_FIELDS]
+    rows = []
+    for i, (seq, site_id, step, batch, occurrence, backward, num_rows, flags) in enumerate(zip(*heads, strict=True)):
+        site = sites.get(site_id)
+        if site is None:
+            raise TraceError(f"{folder}: digest {seq} names site {site_id}, which is not there. Record again.")
+        stats = dict(zip(_DIGEST_FIELDS, (column[i] for column in values), strict=True))
+        digest = Digest(shape=site.shape, dtype=site.dtype, sketch=sketches[i], **stats)
+        rows.append(DigestRow(seq, site, step, batch, occurrence, backward, num_rows, flags, digest))
+    return rows
+
+
+def _sketches(table: pa.Table) -> np.ndarray:
+    chunks = [
+        np.frombuffer(chunk.buffers()[1], dtype=np.float64)[
+            chunk.offset * SKETCH_SIZE : (chunk.offset + len(chunk)) * SKETCH_SIZE
+        ]
+        for chunk in table.column("sketch").chunks
+    ]
+    return np.concatenate(chunks).reshape(-1, SKETCH_SIZE) if chunks else np.zeros((0, SKETCH_SIZE))
+
+
+def _event(row: dict[str, Any], folder: Path) -> EventRow:
+    try:
+        data = msgspec.json.decode(row["data"], type=dict[str, Any]) if row["data"] else {}
+    except msgspec.MsgspecError as error:
+        raise TraceError(f"{folder}: event {row['seq']} is not JSON ({error}). Record the trial again.") from error
+    return EventRow(row["seq"], row["time_ns"], row["step"], row["kind"], row["name"], row["value"], data)

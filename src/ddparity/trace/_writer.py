@@ -1,0 +1,132 @@
+"""The recorder's pen: append-only Arrow streams that stay readable up to the last flush after ``kill -9``."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from ddparity.digest import Digest
+
+from ._schema import Event, RankFacts, Site
+from ._streams import STREAMS
+
+SiteKey = tuple[str, str, str, str, str, tuple[int, ...], tuple[int, ...] | None, tuple[int, ...] | None, str]
+
+_FLUSH_AT = 4096
+
+
+class RankWriter:
+    """Writes one rank's folder. Rows wait in memory until :meth:`flush`; a flush is one batch a stream.
+
+    Args:
+        folder: ``rank-00000`` and the like; created, must not exist yet.
+        facts: Written to ``rank.json`` at once and again by :meth:`write_facts`.
+    """
+
+    def __init__(self, folder: Path, facts: RankFacts) -> None:
+        folder.mkdir(parents=True, exist_ok=False)
+        self.folder = folder
+        self.facts = facts
+        self._seq = 0
+        self._site_ids: dict[SiteKey, int] = {}
+        self._rows: dict[str, list[tuple]] = {name: [] for name in STREAMS}
+        self._files = {name: pa.OSFile(str(folder / f"{name}.arrow"), "wb") for name in STREAMS}
+        self._writers = {name: pa.ipc.new_stream(self._files[name], schema) for name, schema in STREAMS.items()}
+        self.write_facts()
+
+    def write_facts(self) -> None:
+        """Write ``rank.json`` atomically."""
+        write_atomically(self.folder / "rank.json", msgspec.json.format(msgspec.json.encode(self.facts)))
+
+    def digest(
+        self,
+        digest: Digest,
+        *,
+        site: Site,
+        name: str,
+        step: int,
+        part: str = "",
+        module: str = "",
+        batch: int = -1,
+        occurrence: int = 0,
+        backward: int = 0,
+        rows: int = 0,
+        flags: int = 0,
+        offsets: tuple[int, ...] | None = None,
+        global_shape: tuple[int, ...] | None = None,
+        placement: str = "",
+    ) -> None:
+        """Append one digest; the site's description is written once."""
+        key = (site, name, part, module, digest.dtype, digest.shape, offsets, global_shape, placement)
+        site_id = self._site_ids.get(key)
+        if site_id is None:
+            site_id = self._site_ids[key] = len(self._site_ids)
+            self._rows["sites"].append(
+                (
+                    site_id,
+                    str(site),
+                    name,
+                    part,
+                    module,
+                    digest.dtype,
+                    list(digest.shape),
+                    list(offsets) if offsets is not None else None,
+                    list(global_shape) if global_shape is not None else None,
+                    placement,
+                )
+            )
+        row = (self._next(), site_id, step, batch, occurrence, backward, rows, flags)
+        row += (digest.count, digest.num_nan, digest.num_inf, digest.sum, digest.sum_abs, digest.sum_sq)
+        self._append("digests", (*row, digest.minimum, digest.maximum, digest.hash, digest.sketch.tobytes()))
+
+    def samples(self, *, step: int, batch: int, root: str, training: bool, ids: np.ndarray) -> None:
+        """Append the identities, shape (rows,) uint64, of a batch that entered a root module."""
+        self._append("samples", (self._next(), time.time_ns(), step, batch, root, training, ids))
+
+    def event(self, kind: Event, *, step: int, name: str = "", value: float | None = None, **data: Any) -> None:
+        """Append an event; ``data`` must be JSON."""
+        text = msgspec.json.encode(data).decode() if data else ""
+        self._append("events", (self._next(), time.time_ns(), step, str(kind), name, value, text))
+
+    def flush(self) -> None:
+        """Write what waits. Sites go first, so that no digest on disk names a site that is not."""
+        for name in STREAMS:
+            rows, self._rows[name] = self._rows[name], []
+            if rows:
+                columns = list(zip(*rows, strict=True))
+                schema = STREAMS[name]
+                arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
+                self._writers[name].write_batch(pa.record_batch(arrays, schema=schema))
+
+    def close(self) -> None:
+        """Flush, end the streams and write the facts a last time."""
+        self.flush()
+        for name in STREAMS:
+            self._writers[name].close()
+            self._files[name].close()
+        self.write_facts()
+
+    def _next(self) -> int:
+        self._seq += 1
+        return self._seq
+
+    def _append(self, stream: str, row: tuple) -> None:
+        self._rows[stream].append(row)
+        if len(self._rows[stream]) >= _FLUSH_AT:
+            self.flush()
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that a reader sees the old or the new content, never a part, whatever dies when."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
