@@ -12,6 +12,7 @@ import gc
 import os
 from collections.abc import Iterator
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -55,7 +56,7 @@ def load() -> tuple[Tensor, Tensor]:
         raise SystemExit(
             "the digits come with scikit-learn, which is not installed here: pip install 'ddparity[demo]'"
         ) from None
-    data = load_digits()
+    data: Any = load_digits()
     return torch.tensor(data.data / 16.0, dtype=torch.get_default_dtype()), torch.tensor(data.target)
 
 
@@ -84,7 +85,11 @@ def _sum_hook(_state: object, bucket: dist.GradBucket) -> torch.futures.Future[T
     """Reduce a bucket by adding it up, without the division that DDP's own reduction makes."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     assert work is not None
-    return work.get_future().then(lambda done: done.value()[0])
+    return work.get_future().then(_first)
+
+
+def _first(done: torch.futures.Future[list[Tensor]]) -> Tensor:
+    return done.value()[0]
 
 
 def mean_over_ranks(loss: Tensor) -> float:
