@@ -1,0 +1,54 @@
+"""What to run as a trial: the settings of one ``ddparity record``."""
+
+from dataclasses import dataclass
+
+from ddparity._errors import UsageError
+from ddparity.trace._windows import parse_windows
+from ddparity.trials._store import Store, check_name
+
+LEVELS = ("gradients", "activations")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordSpec:
+    """What to run and what to record of it.
+
+    Attributes:
+        command: The command and its arguments, as given to the operating system (no shell).
+        store: Where the trial goes.
+        name: Name of the trial.
+        control: Whether others will be held against it.
+        prove: Whether a control is run a second time and compared with itself.
+        steps: A number of steps, or windows such as ``0:3,500:503``, in which tensors are recorded.
+        level: ``gradients`` or ``activations`` (both).
+        stop_after_steps: End the run after so many training steps, or None.
+        timeout_s: Seconds after which the command is ended, or None.
+        batch_dim: Dimension of the inputs along which the samples lie.
+        quiet: Say nothing, and put the command's output into ``private/output.log`` of the trial.
+    """
+
+    command: list[str]
+    store: Store
+    name: str
+    control: bool = False
+    prove: bool = True
+    steps: str = "3"
+    level: str = "activations"
+    stop_after_steps: int | None = None
+    timeout_s: float | None = None
+    batch_dim: int = 0
+    quiet: bool = False
+
+    def __post_init__(self) -> None:
+        check_name(self.name)
+        parse_windows(self.steps)
+        if not self.command:
+            raise UsageError("No command to record. Put it after --, as in: ddparity record -- python train.py")
+        if self.level not in LEVELS:
+            raise UsageError(f"--level {self.level!r} is not known. Allowed are: {', '.join(LEVELS)}.")
+        if self.stop_after_steps is not None and self.stop_after_steps < 1:
+            raise UsageError(f"--stop-after-steps {self.stop_after_steps} cannot be used: at least 1 step has to run.")
+        if self.timeout_s is not None and not self.timeout_s > 0:
+            raise UsageError(f"--timeout {self.timeout_s} cannot be used: give seconds, more than 0.")
+        if self.batch_dim < 0:
+            raise UsageError(f"--batch-dim {self.batch_dim} cannot be used: dimensions count from 0.")
