@@ -127,10 +127,7 @@ def test_a_star_behind_a_module_stands_for_everything_below_it(name: str, expect
     assert scoring.name_matches(Locus(phases=["collective"], names=["b.*"]), finding(name)) is expected
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["loss", "lr", "grad_norm", "clip_coefficient", "loss_scale", "sample_ids", "rng", "metric:accuracy", "collective:all_reduce", "memory:activations", "rank:1"],
-)
+@pytest.mark.parametrize("name", [*sorted(scoring.NOT_PARAMETERS), *(f"{p}x" for p in scoring.NOT_PARAMETER_PREFIXES)])
 def test_the_star_stands_for_parameters_only(name: str) -> None:
     star = Locus(phases=["backward"], names=["*"])
     assert not scoring.name_matches(star, finding(name))
@@ -141,6 +138,12 @@ def test_the_star_stands_for_parameters_only(name: str) -> None:
 @pytest.mark.parametrize("site", ["activation", "activation_gradient", "buffer", "input"])
 def test_a_module_or_a_buffer_is_no_parameter(site: str) -> None:
     assert not scoring.name_matches(Locus(phases=["backward"], names=["*"]), finding("fc", site=site))
+
+
+def test_the_names_that_are_no_parameters_are_the_contracts() -> None:
+    words = {"loss", "lr", "grad_norm", "clip_coefficient", "loss_scale", "sample_ids", "rng"}
+    assert words == scoring.NOT_PARAMETERS
+    assert scoring.NOT_PARAMETER_PREFIXES == ("metric:", "collective:", "memory:", "rank:")
 
 
 def test_prose_is_not_scored() -> None:

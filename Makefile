@@ -1,0 +1,49 @@
+# Two commands for a fresh machine with Python 3.11 or newer: `make demo` and `make test`.
+# Each sets everything up first, once, in a virtual environment of its own (.venv).
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.set-up
+# The pin goes in first: any looser requirement may fetch another build of several gigabytes.
+TORCH ?= torch==2.13.0
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+
+.PHONY: help demo test check lint types imports set-up clean
+
+help:
+	@echo "make demo    a healthy and a faulty training, recorded and judged"
+	@echo "make test    the test suite"
+	@echo "make check   lint, formatting, types and the rule of who may import whom"
+	@echo "make clean   remove the virtual environment"
+
+demo: $(STAMP)
+	$(BIN)/ddparity demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest $(TESTS)
+
+check: lint types imports
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	$(BIN)/pyrefly check
+
+imports: $(STAMP)
+	$(BIN)/lint-imports
+
+set-up: $(STAMP)
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "ddparity needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3"; exit 2; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) --quiet "$(TORCH)"
+	$(PIP) --quiet -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV)
