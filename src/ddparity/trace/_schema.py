@@ -45,6 +45,7 @@ class Event(StrEnum):
     RNG = "rng"  # data: {"torch": hex, "numpy": hex, "python": hex, ...}
     WRAP = "wrap"  # name: wrapper class; data: {"root", "world_size", ...}
     MODEL = "model"  # data: modules, parameters, ties, of one root module
+    GRADIENT_ORDER = "gradient_order"  # data: {"order": names in the order in which backward reached them}
     RESUME = "resume"  # name: what was loaded
     REQUIRES_GRAD = "requires_grad"  # data: {"frozen": [...], "unfrozen": [...]}
     WINDOW = "window"  # data: {"open": bool, "reason"}

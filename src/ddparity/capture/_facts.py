@@ -1,0 +1,104 @@
+"""The facts of a rank: where it ran, with which versions, devices, seeds and settings."""
+
+import os
+import platform
+import random
+import socket
+import sys
+import time
+import traceback
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from ddparity.trace import CaptureConfig, RankFacts
+from ddparity.trace._environment import allowed_environment
+
+_LIBRARIES = ("torch", "numpy", "ddparity", "lightning", "transformers", "accelerate", "deepspeed", "torchvision")
+
+
+def rank_facts(config: CaptureConfig) -> tuple[int, int, RankFacts]:
+    """Return rank, world size and facts of this process at the moment recording starts."""
+    ready = dist.is_available() and dist.is_initialized()
+    rank = dist.get_rank() if ready else int(os.environ.get("RANK", 0))
+    world_size = dist.get_world_size() if ready else int(os.environ.get("WORLD_SIZE", 1))
+    facts = RankFacts(
+        rank=rank,
+        local_rank=int(os.environ.get("LOCAL_RANK", rank)),
+        world_size=world_size,
+        pid=os.getpid(),
+        hostname=socket.gethostname(),
+        argv=list(sys.argv),
+        started=time.time(),
+        versions=_versions(),
+        env=allowed_environment(os.environ),
+        seeds={"torch": torch.initial_seed()},
+    )
+    refresh(facts)
+    return rank, world_size, facts
+
+
+def refresh(facts: RankFacts) -> None:
+    """Bring up to date what may have been set after recording started."""
+    facts.settings = _settings()
+    if dist.is_available() and dist.is_initialized():
+        facts.backend = dist.get_backend()
+        facts.world_size = dist.get_world_size()
+    address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
+    facts.master = f"{address}:{port}" if address else None
+    if torch.cuda.is_available():
+        facts.device = f"cuda:{torch.cuda.current_device()}"
+        facts.device_name = torch.cuda.get_device_name()
+    else:
+        facts.device, facts.device_name = "cpu", platform.processor() or platform.machine()
+
+
+def random_states() -> dict[str, str]:
+    """Return a short digest of the state of every global random generator, without drawing from any."""
+    states = {
+        "torch": torch.get_rng_state().numpy().tobytes(),
+        "python": repr(random.getstate()).encode(),
+        "numpy": repr(np.random.get_state()[1:3]).encode() + np.random.get_state()[1].tobytes(),
+    }
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states["cuda"] = torch.cuda.get_rng_state().cpu().numpy().tobytes()
+    return {name: _short_hash(state) for name, state in states.items()}
+
+
+def stack_of(error: BaseException) -> list[str]:
+    """Return ``file:line in function`` for each frame of an error, innermost last, without locals."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
+
+
+def _short_hash(data: bytes) -> str:
+    from hashlib import blake2b
+
+    return blake2b(data, digest_size=8).hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version(), "platform": platform.platform()}
+    for library in _LIBRARIES:
+        try:
+            found[library] = metadata.version(library)
+        except metadata.PackageNotFoundError:
+            continue
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+    return found
+
+
+def _settings() -> dict[str, Any]:
+    return {
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "num_threads": torch.get_num_threads(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "cudnn_benchmark": torch.backends.cudnn.benchmark,
+        "cudnn_deterministic": torch.backends.cudnn.deterministic,
+        "anomaly_detection": torch.is_anomaly_enabled(),
+    }
