@@ -87,7 +87,8 @@ def test_what_is_not_in_the_zoo_is_refused_with_what_is_near(arguments: dict[str
 
 def zoo_run(*arguments: str) -> tuple[int, dict[str, Any]]:
     """Run ``ddparity zoo run ... --json`` as a user does; return exit code and document."""
-    command = [sys.executable, "-m", "ddparity.cli", "zoo", "run", *arguments, "--zoo", str(ZOO), "--json"]
+    program = "from ddparity.cli import main; main()"
+    command = [sys.executable, "-c", program, "zoo", "run", *arguments, "--zoo", str(ZOO), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
     assert done.returncode in (0, 1), done.stderr
     return done.returncode, json.loads(done.stdout)
