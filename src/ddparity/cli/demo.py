@@ -14,7 +14,7 @@ from ddparity._errors import CommandFailed, ExitCode, UsageError
 from ddparity.judge import Finding, Status, Verdict, compare_trials
 from ddparity.report import render_text
 from ddparity.trace import TrialFacts, TrialStatus
-from ddparity.trials import RecordSpec, Store, outcome, record
+from ddparity.trials import RecordSpec, Store, record
 
 WORKLOAD = "ddparity.workloads.digits"
 FAULT = "unsynced"
@@ -74,6 +74,7 @@ def _on_two_ranks() -> list[str]:
 
 
 def _record(store: Store, name: str, arguments: list[str], *, control: bool = False) -> TrialFacts:
+    """Record a training; one that fails is judged all the same, and one that hangs ends the demo."""
     command = ["env", "OMP_NUM_THREADS=1", sys.executable, *arguments]
     facts = record(
         RecordSpec(command=command, store=store, name=name, control=control, timeout_s=TIMEOUT_S, quiet=True)
@@ -81,7 +82,9 @@ def _record(store: Store, name: str, arguments: list[str], *, control: bool = Fa
     if facts.status is TrialStatus.INTERRUPTED:
         raise KeyboardInterrupt
     if facts.status is TrialStatus.TIMED_OUT:
-        raise CommandFailed(f"The training {name!r} took longer than {TIMEOUT_S:.0f} s. Try it alone: {' '.join(command)}")
+        raise CommandFailed(
+            f"The training {name!r} took longer than {TIMEOUT_S:g} s. Try it alone: {' '.join(command)}"
+        )
     return facts
 
 
