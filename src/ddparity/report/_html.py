@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from ddparity._plain import plain
 from ddparity.judge._verdict import Finding, Verdict
-from ddparity.report._wording import GLYPHS, layers, plain, plural, ranks, shown, word
+from ddparity.report._wording import GLYPHS, layers, plural, ranks, shown, word
 
 _MAX_FINDINGS = 1000
 _STYLE = """

@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
+from ddparity._plain import plain
 from ddparity.judge._verdict import Finding, Status, Verdict
-from ddparity.report._wording import GLYPHS, followers, layers, locus, plain, plural, ranks, roots, shown, word
+from ddparity.report._wording import GLYPHS, followers, layers, locus, plural, ranks, roots, shown, word
 
 _MAX_NAMES = 5
 _MAX_PLAN = 12
@@ -56,7 +57,7 @@ def _varied(verdict: Verdict) -> list[str]:
 
 
 def _plan(verdict: Verdict) -> list[str]:
-    rows = [f"  {plain(str(key)).replace('_', ' ')}: {shown(value)}" for key, value in verdict.merge_plan.items()]
+    rows = [f"  {plain(key).replace('_', ' ')}: {shown(value)}" for key, value in verdict.merge_plan.items()]
     if len(rows) > _MAX_PLAN:
         rows = [*rows[:_MAX_PLAN], f"  and {len(rows) - _MAX_PLAN} more (--json lists them)"]
     return ["merge plan", *rows] if rows else []
@@ -78,7 +79,7 @@ def _finding(finding: Finding) -> Iterator[str]:
     if who := ranks(finding):
         yield f"  ranks     {who}"
     for label, (key, value) in zip(_labels("evidence"), finding.evidence.items(), strict=False):
-        yield f"  {label:<9} {plain(str(key)).replace('_', ' ')}: {shown(value)}"
+        yield f"  {label:<9} {plain(key).replace('_', ' ')}: {shown(value)}"
     if finding.floor is not None:
         yield f"  floor     {shown(finding.floor.value)} ({plain(finding.floor.source)})"
     cause = finding.cause

@@ -1,12 +1,10 @@
-"""The words of a report: glyphs, numbers, loci. Text and HTML say the same things with them.
-
-Names and values come from traces, which anybody may have written: nothing that a terminal would obey gets through.
-"""
+"""The words of a report: glyphs, numbers, loci. Text and HTML say the same things with them."""
 
 import math
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping
 from typing import Any
 
+from ddparity._plain import plain
 from ddparity.judge._verdict import LAYERS, Finding, LayerVerdict, Status, Verdict
 
 GLYPHS = {Status.PASS: "✓", Status.DEVIATES: "✗", Status.INCONCLUSIVE: "?", Status.NOT_TESTED: "–"}  # noqa: RUF001
@@ -17,11 +15,6 @@ _MAX_ITEMS = 8
 def word(status: Status) -> str:
     """Return a status as people read it: ``NOT TESTED``, not ``NOT_TESTED``."""
     return status.value.replace("_", " ")
-
-
-def plain(text: str) -> str:
-    """Return ``text`` on one line and without control characters (escape sequences among them)."""
-    return "".join(char if char.isprintable() else " " for char in text)
 
 
 def shown(value: Any) -> str:
@@ -40,7 +33,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
         pairs = [f"{key}: {_shown(inner)}" for key, inner in list(value.items())[:_MAX_ITEMS]]
         return ", ".join(pairs) + _rest(len(value)) if pairs else "none"
-    if isinstance(value, Sequence | Set) and not isinstance(value, str | bytes):
+    if isinstance(value, (list, tuple, set, frozenset)):
         items = [_shown(inner) for inner in list(value)[:_MAX_ITEMS]]
         return ", ".join(items) + _rest(len(value)) if items else "none"
     return str(value)

@@ -1,0 +1,71 @@
+"""``ddparity compare``: hold a candidate against a control."""
+
+import sqlite3
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddparity._errors import ExitCode, UsageError
+from ddparity.cli._output import emit, say
+
+if TYPE_CHECKING:
+    from ddparity.judge import Verdict
+    from ddparity.trials import Store
+
+
+def compare(
+    control: Annotated[str, typer.Argument(metavar="CONTROL", help="Name or id of the control.")],
+    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="Name or id of the trial to judge.")],
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Where trials are kept. Default: $DDPARITY_HOME, else .ddparity here."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write an HTML page.")] = None,
+    save: Annotated[bool, typer.Option("--save/--no-save", help="Keep the verdict in the store.")] = True,
+) -> None:
+    """Hold a candidate against a control, and say where they first deviate.
+
+    Each of the four layers is judged on its own. A name means the newest trial of that name.
+
+    Exit code: 1 if a layer deviates, else 3 if one is inconclusive, else 0; layers that were not tested do not count.
+    """
+    from ddparity.judge import compare_trials
+    from ddparity.report import render_html, render_json, render_text
+    from ddparity.trials import Store
+
+    trials = Store.resolve(store)
+    verdict = compare_trials(trials.find(control), trials.find(candidate))
+    document = render_json(verdict)
+    if save:
+        _save(trials, verdict, document)
+    if html is not None:
+        _write(html, render_html(verdict))
+    emit(document if as_json else render_text(verdict).rstrip("\n"))
+    raise typer.Exit(_exit_code(verdict))
+
+
+def _save(store: "Store", verdict: "Verdict", document: str) -> None:
+    from ddparity.trials import Ledger
+
+    status = verdict.exit_status().value
+    try:
+        with Ledger(store) as ledger:
+            ledger.put_comparison(control=verdict.control, candidate=verdict.candidate, status=status, verdict=document)
+    except (OSError, sqlite3.Error) as error:  # a store on a read-only disk can be judged all the same
+        say(f"the verdict was not kept in the store ({error}); --no-save does not try")
+
+
+def _write(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"--html {str(path)!r} cannot be written ({error.strerror}). Name another file.") from error
+
+
+def _exit_code(verdict: "Verdict") -> ExitCode:
+    from ddparity.judge import Status
+
+    codes = {Status.DEVIATES: ExitCode.DEVIATES, Status.INCONCLUSIVE: ExitCode.INCONCLUSIVE}
+    return codes.get(verdict.exit_status(), ExitCode.PASS)

@@ -1,0 +1,113 @@
+"""``ddparity record``: run a training command and record it as a trial."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddparity._errors import ExitCode
+from ddparity.cli._output import say
+
+if TYPE_CHECKING:
+    from ddparity.trace import TrialFacts
+    from ddparity.trials import Store
+
+# What stands behind the first word of the command is the command's own, -- or not.
+CONTEXT_SETTINGS = {"allow_interspersed_args": False}
+
+
+def record(
+    command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="The training command.")],
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Where trials are kept. Default: $DDPARITY_HOME, else .ddparity here."),
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the trial. Default: control, or the script's name.")
+    ] = None,
+    control: Annotated[
+        bool, typer.Option("--control", help="Others will be held against this one; it is run twice and compared.")
+    ] = False,
+    no_prove: Annotated[bool, typer.Option("--no-prove", help="Run a control once; it stays unproved.")] = False,
+    steps: Annotated[
+        str, typer.Option(metavar="K", help="Steps in which tensors are recorded: 3, or windows as 0:3,500:503.")
+    ] = "3",
+    level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="gradients, or activations (activations and gradients).")
+    ] = "activations",
+    stop_after_steps: Annotated[
+        int | None, typer.Option(metavar="K", help="End the run after so many training steps.")
+    ] = None,
+    timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="End the command after this time.")] = None,
+    batch_dim: Annotated[int, typer.Option(metavar="D", help="Dimension of the inputs that counts samples.")] = 0,
+) -> None:
+    """Run a training command and record it as a trial.
+
+    For example: ddparity record --name ddp2 -- torchrun --nproc-per-node 2 train.py
+
+    Exit code: 0 if the command exited with 0, 4 if it failed or timed out, 3 if a control did not repeat itself.
+    """
+    from ddparity.trials import RecordSpec, Store
+    from ddparity.trials import record as record_trial
+
+    spec = RecordSpec(
+        command=command,
+        store=Store.resolve(store),
+        name=name or _default_name(command, control=control),
+        control=control,
+        prove=not no_prove,
+        steps=steps,
+        level=level,
+        stop_after_steps=stop_after_steps,
+        timeout_s=timeout,
+        batch_dim=batch_dim,
+    )
+    facts = record_trial(spec)
+    _tell(facts, spec.store, store)
+    raise typer.Exit(_exit_code(facts))
+
+
+def _default_name(command: list[str], *, control: bool) -> str:
+    if control:
+        return "control"
+    script = next((each for each in command if each.endswith(".py")), command[0])
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", Path(script).stem)[:60].strip("-") or "trial"
+
+
+def _tell(facts: "TrialFacts", store: "Store", given: str | None) -> None:
+    from ddparity.trace import TrialStatus
+    from ddparity.trials import outcome, rank_folders
+
+    ranks = len(rank_folders(store.path(facts.id)))
+    seconds = (facts.ended or facts.started) - facts.started
+    ended = "" if facts.status is TrialStatus.COMPLETED else f" ({outcome(facts)})"
+    say(f"{facts.id}: {facts.status.value}{ended} in {seconds:.1f} s, {ranks} rank{'' if ranks == 1 else 's'} recorded")
+    for note in facts.notes:
+        say(f"note: {note}")
+    if facts.proof is not None:
+        reason = f": {facts.proof.reason}" if facts.proof.reason else ""
+        say(f"control {facts.proof.status.replace('_', ' ')}{reason}")
+    if ranks and facts.status is TrialStatus.COMPLETED:
+        say(f"next: {_next_command(facts, store, '' if given is None else f'--store {given} ')}")
+
+
+def _next_command(facts: "TrialFacts", store: "Store", option: str) -> str:
+    if facts.control:
+        return f"ddparity record {option}--name NAME -- COMMAND, then: ddparity compare {option}{facts.name} NAME"
+    control = next((each.name for each in store.trials() if each.control), None)
+    if control is None:
+        return f"ddparity record {option}--control --name single -- COMMAND on a single device, to hold this against"
+    return f"ddparity compare {option}{control} {facts.name}"
+
+
+def _exit_code(facts: "TrialFacts") -> ExitCode:
+    from ddparity.trace import TrialStatus
+
+    if facts.status is TrialStatus.INTERRUPTED:
+        return ExitCode.INTERRUPTED
+    if facts.status is not TrialStatus.COMPLETED:
+        return ExitCode.COMMAND_FAILED
+    if facts.proof is not None and facts.proof.status == "FAILED":
+        return ExitCode.INCONCLUSIVE
+    return ExitCode.PASS
