@@ -1,16 +1,12 @@
 """``ddparity demo``: one healthy and one faulty training of the shipped digits classifier, recorded and judged."""
 
-import contextlib
 import importlib.util
 import sys
-import tempfile
-from collections.abc import Generator
-from pathlib import Path
-from typing import Annotated
 
 import typer
 
 from ddparity._errors import CommandFailed, ExitCode, UsageError
+from ddparity.cli._scratch import KeepOption, kept_or_thrown_away
 from ddparity.judge import Finding, Status, Verdict, compare_trials
 from ddparity.report import render_text
 from ddparity.trace import TrialFacts, TrialStatus
@@ -24,16 +20,14 @@ TIMEOUT_S = 120.0
 
 
 def demo(
-    store: Annotated[
-        str | None, typer.Option(metavar="STORE", help="Keep the trials in this store; otherwise they are thrown away.")
-    ] = None,
+    store: KeepOption = None,
 ) -> None:
     """Train a digits classifier on one device, on two processes, and on two with a planted fault; judge both.
 
     Exit code 0: the healthy run passes and the faulty one deviates as planted; otherwise 1.
     """
     _require("torch", "sklearn")
-    with _kept_or_thrown_away(store) as kept:
+    with kept_or_thrown_away(store) as kept:
         print("1/3  one device, twice: the control, proved against itself", flush=True)
         control = _record(kept, "single", _alone(), control=True)
         print("2/3  two processes, nothing wrong", flush=True)
@@ -54,15 +48,6 @@ def _require(*modules: str) -> None:
     missing = [name for name in modules if importlib.util.find_spec(name) is None]
     if missing:
         raise UsageError(f"The demo trains for real and needs {' and '.join(missing)}: pip install 'ddparity[demo]'")
-
-
-@contextlib.contextmanager
-def _kept_or_thrown_away(store: str | None) -> Generator[Store]:
-    if store is not None:
-        yield Store.resolve(store)
-        return
-    with tempfile.TemporaryDirectory(prefix="ddparity-demo-", ignore_cleanup_errors=True) as folder:
-        yield Store(Path(folder))
 
 
 def _alone() -> list[str]:

@@ -1,25 +1,23 @@
 """``ddparity zoo run``: record and judge scripts whose faults are known, and score the answers."""
 
 import contextlib
-import json
 import sys
-import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
 
 from ddparity._errors import ExitCode
-from ddparity.trials import Store
+from ddparity._plain import plain
+from ddparity.cli._output import emit, emit_json, say, table
+from ddparity.cli._scratch import KeepOption, kept_or_thrown_away
 from ddparity.trials._scoring import Outcome, all_well, summarise
 from ddparity.trials._zoo import ZooOptions, find_zoo, read_manifest, run_rows, select
 
-app = typer.Typer(help="Faulty training scripts with the right verdict for each.", no_args_is_help=True)
+app = typer.Typer(
+    help="Faulty training scripts with the right verdict for each.", no_args_is_help=True, rich_markup_mode=None
+)
 
 
 @app.callback()
@@ -29,14 +27,12 @@ def _group() -> None:
 
 @app.command()
 def run(
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="Rows to run; all when none.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Rows to run; all when none.")] = None,
     zoo: Annotated[
         Path | None, typer.Option("--zoo", metavar="DIR", help="Folder of manifest.jsonl and the scripts.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
-    store: Annotated[
-        str | None, typer.Option(metavar="STORE", help="Keep the trials in this store; otherwise they are thrown away.")
-    ] = None,
+    store: KeepOption = None,
     layer: Annotated[str | None, typer.Option(metavar="LAYER", help="Only the rows of this layer.")] = None,
     parallelism: Annotated[
         str | None, typer.Option(metavar="PARALLELISM", help="Only the rows of this parallelism.")
@@ -50,69 +46,53 @@ def run(
     """
     folder = find_zoo(zoo)
     rows = select(read_manifest(folder), names or [], layer=layer, parallelism=parallelism)
-    with _kept_or_thrown_away(store) as kept:
+    with kept_or_thrown_away(store) as kept:
         options = ZooOptions(folder=folder, store=kept, timeout_s=timeout, jobs=jobs)
         with _progress(len(rows)) as advance:
             outcomes = run_rows(rows, options, advance)
     for outcome in outcomes:
         for error in outcome.errors:
-            print(f"ddparity: {outcome.row.name}: {error}", file=sys.stderr)
+            say(f"{outcome.row.name}: {error}")
     if as_json:
-        print(json.dumps(summarise(outcomes)))
+        emit_json(summarise(outcomes))
     else:
-        _show(outcomes)
+        emit(_text(outcomes))
     raise typer.Exit(ExitCode.PASS if all_well(outcomes) else ExitCode.DEVIATES)
-
-
-@contextlib.contextmanager
-def _kept_or_thrown_away(store: str | None) -> Generator[Store]:
-    if store is not None:
-        yield Store.resolve(store)
-        return
-    with tempfile.TemporaryDirectory(prefix="ddparity-zoo-", ignore_cleanup_errors=True) as folder:
-        yield Store(Path(folder))
 
 
 @contextlib.contextmanager
 def _progress(total: int) -> Generator[Callable[[Outcome], None]]:
     """Show on standard error, where that is a terminal, how many rows are done."""
-    console = Console(stderr=True)
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("", total=total)
-
-        def advance(outcome: Outcome) -> None:
-            progress.update(task, advance=1, description=f"last: {outcome.row.name}")
-
-        yield advance
+        yield lambda outcome: progress.update(task, advance=1, description=f"last: {outcome.row.name}")
 
 
-def _show(outcomes: list[Outcome]) -> None:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("row", "clean", "detected", "located", "first finding"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("seconds", justify="right")
-    for outcome in outcomes:
-        score = outcome.score
-        table.add_row(
-            Text(score.name),
-            _mark(score.clean_pass),
-            _mark(score.detected),
-            Text("-") if score.located is None else _mark(score.located),
-            Text(_finding(outcome)),
-            f"{score.seconds:.1f}",
-        )
+def _text(outcomes: list[Outcome]) -> str:
+    heads = ("ROW", "CLEAN RUN", "DETECTED", "LOCATED", "SECONDS", "FIRST FINDING")
     totals = summarise(outcomes)
-    console = Console(soft_wrap=False)
-    console.print(table)
-    console.print(
-        f"detected {totals['detected']}, located {totals['located']}, false alarms {totals['false_alarms']}",
-        highlight=False,
+    return (
+        f"{table(heads, [_cells(outcome) for outcome in outcomes])}\n\n"
+        f"detected {totals['detected']}, located {totals['located']}, false alarms {totals['false_alarms']}"
     )
 
 
-def _mark(good: bool) -> Text:
-    return Text("✓ yes", style="green") if good else Text("✗ no", style="red")
+def _cells(outcome: Outcome) -> list[str]:
+    score = outcome.score
+    located = "-" if score.located is None else _mark(score.located)
+    marks = [_mark(score.clean_pass), _mark(score.detected), located]
+    return [score.name, *marks, f"{score.seconds:.1f}", plain(_finding(outcome))]
+
+
+def _mark(good: bool) -> str:
+    return "✓ yes" if good else "✗ no"
 
 
 def _finding(outcome: Outcome) -> str:

@@ -128,7 +128,8 @@ def _check_known(kind: str, value: str, known: Sequence[str]) -> None:
         return
     choices = list(dict.fromkeys(known))
     near = difflib.get_close_matches(value, choices, n=3)
-    hint = f"Did you mean: {', '.join(near)}?" if near else f"There are: {', '.join(choices)}."
+    more = f" and {len(choices) - 10} more" if len(choices) > 10 else ""
+    hint = f"Did you mean: {', '.join(near)}?" if near else f"There are: {', '.join(choices[:10])}{more}."
     raise UsageError(f"No {kind} {value!r} in the zoo. {hint}")
 
 
