@@ -19,9 +19,7 @@ STEPS = 6
 TIMEOUT_S = 120.0
 
 
-def demo(
-    store: KeepOption = None,
-) -> None:
+def demo(store: KeepOption = None) -> None:
     """Train a digits classifier on one device, on two processes, and on two with a planted fault; judge both.
 
     Exit code 0: the healthy run passes and the faulty one deviates as planted; otherwise 1.
