@@ -31,12 +31,15 @@ def compare(
 
     Exit code: 1 if a layer deviates, else 3 if one is inconclusive, else 0; layers that were not tested do not count.
     """
-    from ddparity.judge import compare_trials
-    from ddparity.report import render_html, render_json, render_text
     from ddparity.trials import Store
 
     trials = Store.resolve(store)
-    verdict = compare_trials(trials.find(control), trials.find(candidate))
+    folders = trials.find(control), trials.find(candidate)
+
+    from ddparity.judge import compare_trials
+    from ddparity.report import render_html, render_json, render_text
+
+    verdict = compare_trials(*folders)
     document = render_json(verdict)
     if save:
         _save(trials, verdict, document)

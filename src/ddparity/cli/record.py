@@ -81,7 +81,7 @@ def _tell(facts: "TrialFacts", store: "Store", given: str | None) -> None:
 
     ranks = len(rank_folders(store.path(facts.id)))
     seconds = (facts.ended or facts.started) - facts.started
-    ended = "" if facts.status is TrialStatus.COMPLETED else f" ({outcome(facts)})"
+    ended = f" ({outcome(facts)})" if facts.status in (TrialStatus.FAILED, TrialStatus.INTERRUPTED) else ""
     say(f"{facts.id}: {facts.status.value}{ended} in {seconds:.1f} s, {ranks} rank{'' if ranks == 1 else 's'} recorded")
     for note in facts.notes:
         say(f"note: {note}")

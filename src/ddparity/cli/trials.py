@@ -96,7 +96,7 @@ def _trial_lines(facts: "TrialFacts", folder: Path) -> list[str]:
 
     pairs: list[tuple[str, str]] = [
         ("trial", f"{facts.name} ({facts.id})"),
-        ("status", f"{facts.status.value} ({outcome(facts)})"),
+        ("status", facts.status.value if facts.exit_code in (None, 0) else f"{facts.status.value} ({outcome(facts)})"),
         ("command", shlex.join(facts.command)),
         ("in", facts.cwd),
         ("started", _time(facts.started)),
