@@ -14,7 +14,7 @@ import pytest
 
 from ddparity._errors import CommandFailed, UsageError
 from ddparity.trace._schema import CaptureConfig, TrialStatus
-from ddparity.trials import Ledger, RecordSpec, Store, read_facts, record
+from ddparity.trials import Ledger, RecordSpec, Store, rank_folders, read_facts, record
 from ddparity.trials import _launch as launch_module
 
 pytestmark = pytest.mark.timeout(60)
@@ -122,6 +122,14 @@ def test_a_run_that_died_after_its_work_is_told_apart(store):
     assert record(python(store, code.replace("STATUS", "'RUNNING'"))).notes == []
 
 
+def test_only_ranks_count_as_ranks(tmp_path):
+    for name in ("rank-00001", "rank-00000", "rank-100000", "rank-00000.4711", "rank-x", "comparisons"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "rank-00002").touch()
+    assert [path.name for path in rank_folders(tmp_path)] == ["rank-00000", "rank-00001", "rank-100000"]
+    assert rank_folders(tmp_path / "none") == []
+
+
 def test_a_time_out_ends_the_command(store):
     facts = record(python(store, "import time; time.sleep(60)", timeout_s=0.5))
     assert (facts.status, facts.exit_code, facts.signal) == (TrialStatus.TIMED_OUT, -15, "SIGTERM")
@@ -226,6 +234,16 @@ def test_the_third_interrupt_kills(store, tmp_path):
             time.sleep(0.3)
         out, _ = recorder.communicate(timeout=30)
     assert out == "INTERRUPTED -9 SIGKILL NOT_PROVED\n"
+
+
+def test_a_signal_that_was_ignored_stays_ignored(store):
+    old = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        facts = record(python(store, "import os, signal; os.kill(os.getppid(), signal.SIGHUP)"))
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, old)
+    assert facts.status is TrialStatus.COMPLETED
 
 
 def test_recording_works_outside_the_main_thread(store):

@@ -187,11 +187,11 @@ class _Signals:
 
     @contextlib.contextmanager
     def caught(self) -> Generator[None]:
-        """Catch the signals inside; a signal that was ignored (nohup) stays ignored. Only the main thread can."""
+        """Catch the signals inside; one that was ignored (nohup) stays ignored. Only the main thread can catch any."""
         old = {}
         with contextlib.suppress(ValueError):
             for number in _FORWARDED:
-                if signal.getsignal(number) is not signal.SIG_IGN:
+                if signal.getsignal(number) not in (signal.SIG_IGN, None):
                     old[number] = signal.signal(number, self._pass_on)
         try:
             yield

@@ -72,8 +72,12 @@ class Ledger:
         self.path = store.root / "ledger.sqlite"
         try:
             self._connection = self._opened()
+        except (OSError, sqlite3.OperationalError):  # no folder, or no right to write
+            self._connection = _with_tables(sqlite3.connect(":memory:"))
+        try:
             self.sync()
-        except (OSError, sqlite3.OperationalError):  # no folder, no right to write, a full disk
+        except (OSError, sqlite3.OperationalError):  # a full disk
+            self._connection.close()
             self._connection = _with_tables(sqlite3.connect(":memory:"))
             self.sync()
 

@@ -5,6 +5,7 @@ Everything that ddparity says goes to standard error.
 
 import contextlib
 import os
+import re
 import sys
 import time
 from dataclasses import replace
@@ -22,6 +23,7 @@ from ddparity.trials._ledger import Ledger
 from ddparity.trials._spec import RecordSpec
 from ddparity.trials._store import MAX_NAME, Store, write_atomically
 
+_RANK_FOLDER = re.compile(r"rank-([0-9]{5,9})")
 _MAX_RANK_BYTES = 4 << 20
 
 
@@ -43,8 +45,13 @@ def record(spec: RecordSpec) -> TrialFacts:
 
 
 def rank_folders(folder: Path) -> list[Path]:
-    """Return the folders of the ranks that wrote something into this trial, in the order of ranks."""
-    return sorted(path for path in folder.glob("rank-*") if path.is_dir())
+    """Return the folders of the ranks that wrote something into this trial, in the order of ranks.
+
+    A second process of the same rank (a restart) stands beside the first, in a folder that bears its pid; it is no
+    other rank.
+    """
+    found = ((match, path) for path in folder.glob("rank-*") if (match := _RANK_FOLDER.fullmatch(path.name)))
+    return [path for match, path in sorted(found, key=lambda pair: int(pair[0][1])) if path.is_dir()]
 
 
 def _proof(spec: RecordSpec, first: TrialFacts) -> ControlProof:
