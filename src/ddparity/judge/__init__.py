@@ -1,0 +1,29 @@
+"""Judging: reads traces, needs no torch, gives the same verdict for the same files."""
+
+from ._compare import compare_trials
+from ._prove import prove_control
+from ._verdict import (
+    LAYERS,
+    Cause,
+    Finding,
+    Floor,
+    LayerVerdict,
+    Phase,
+    Status,
+    Varied,
+    Verdict,
+)
+
+__all__ = [
+    "LAYERS",
+    "Cause",
+    "Finding",
+    "Floor",
+    "LayerVerdict",
+    "Phase",
+    "Status",
+    "Varied",
+    "Verdict",
+    "compare_trials",
+    "prove_control",
+]

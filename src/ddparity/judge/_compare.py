@@ -1,0 +1,58 @@
+"""Comparing two trials: each layer on its own, then the verdict."""
+
+from pathlib import Path
+
+from . import communication, data, memory, numerics
+from ._run import Run, load_run
+from ._varied import varied_facts
+from ._verdict import Finding, LayerVerdict, Status, Verdict
+
+
+def compare_trials(control_dir: Path, candidate_dir: Path) -> Verdict:
+    """Hold a candidate against a control.
+
+    Args:
+        control_dir: Folder of the control trial, with ``trial.json`` and one rank.
+        candidate_dir: Folder of the candidate trial.
+
+    Raises:
+        TraceError: If a file of either trial is missing or corrupt.
+    """
+    control, candidate = load_run(control_dir), load_run(candidate_dir)
+    numbers, found, plan = numerics.judge(control, candidate)
+    layers = {"numerics": _trusted(numbers, control)}
+    findings = list(found)
+    for name, layer in (("data", data), ("memory", memory), ("communication", communication)):
+        layers[name], more = layer.judge(control, candidate)
+        findings += _following(more, len(findings))
+    reasons = control.partial_reasons() + candidate.partial_reasons()
+    varied, confounded = varied_facts(control.trial, candidate.trial)
+    return Verdict(
+        control=control.trial.facts.id,
+        candidate=candidate.trial.facts.id,
+        partial=bool(reasons),
+        partial_reasons=reasons,
+        varied=varied,
+        confounded=confounded,
+        merge_plan=plan,
+        layers=layers,
+        findings=findings,
+    )
+
+
+def _following(findings: list[Finding], first: int) -> list[Finding]:
+    for finding in findings[1:]:
+        finding.follows = first
+    return findings
+
+
+def _trusted(verdict: LayerVerdict, control: Run) -> LayerVerdict:
+    """Withhold a verdict that rests on a control which failed its proof, or is no control at all."""
+    proof = control.trial.facts.proof
+    if proof is not None and proof.status == "FAILED":
+        reason = f"the control failed its proof ({proof.reason}); repair the single-device path first"
+        return LayerVerdict(status=Status.INCONCLUSIVE, checked=verdict.checked, reason=reason)
+    if control.world_size > 1:
+        reason = f"the control ran on {control.world_size} processes; record one with --control on a single one"
+        return LayerVerdict(status=Status.INCONCLUSIVE, checked=verdict.checked, reason=reason)
+    return verdict

@@ -1,0 +1,112 @@
+"""One training step of a comparison: both sides, the plan, the floors, and what was already found."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from ddparity.trace import DigestRow, Event, Site
+
+from . import _causes
+from ._floors import Floors
+from ._plan import ReductionPlan, SamplePlan
+from ._run import Key, RankStep
+from ._verdict import Cause, Finding, Floor, Phase
+
+
+@dataclass
+class Tally:
+    """What a layer's examination adds up to besides its findings.
+
+    Attributes:
+        checked: Number of comparisons made.
+        unproved: What could not be compared, and why.
+        random: Module at which random masks separated the runs, if any.
+        tainted: Parameters that a scale-free optimizer moves by rounding alone.
+    """
+
+    checked: int = 0
+    unproved: dict[str, str] = field(default_factory=dict)
+    random: str | None = None
+    tainted: set[str] = field(default_factory=set)
+
+
+@dataclass
+class StepContext:
+    """Everything the checks of one step need."""
+
+    step: int
+    control: RankStep
+    candidate: dict[int, RankStep]
+    samples: SamplePlan
+    reduction: ReductionPlan
+    floors: Floors
+    tally: Tally
+
+    @property
+    def comparable(self) -> bool:
+        """Whether numbers of this step may be held against the control's: same samples, same masks."""
+        return self.samples.proved and self.tally.random is None
+
+    @property
+    def num_ranks(self) -> int:
+        """Number of ranks of the candidate."""
+        return len(self.candidate)
+
+    @property
+    def multiplicity(self) -> int:
+        """How many ranks hold each sample."""
+        return len(self.samples.groups[0]) if self.samples.groups else 1
+
+    def calls(self, site: Site) -> Iterator[tuple[Key, int, list[DigestRow]]]:
+        """Yield the control's modules in the order in which they ran, each call of a forward on its own."""
+        found: dict[tuple[Key, int], list[DigestRow]] = {}
+        for key, rows in self.control.digests.get(site, {}).items():
+            for row in rows:
+                found.setdefault((key, row.occurrence), []).append(row)
+        for (key, occurrence), rows in sorted(found.items(), key=lambda item: item[1][0].seq):
+            yield key, occurrence, rows
+
+    def backward_order(self) -> list[str]:
+        """Return the names of parameters in the order in which the control's backward reached them."""
+        for event in self.control.events.get(Event.GRADIENT_ORDER, []):
+            listed = [str(name) for name in event.data.get("order", [])]
+            rest = [name for name, _ in self.control.digests.get(Site.SYNCED_GRADIENT, {}) if name not in listed]
+            return listed + rest
+        return [name for name, _ in reversed(self.control.digests.get(Site.SYNCED_GRADIENT, {}))]
+
+    def finding(
+        self,
+        phase: Phase,
+        name: str,
+        site: Site | str,
+        because: Cause,
+        *,
+        floor: Floor | None = None,
+        ranks: list[int] | None = None,
+        ranks_differ: bool = False,
+        **evidence: Any,
+    ) -> Finding:
+        """Make a finding of the numerics layer at this step."""
+        return Finding(
+            layer="numerics",
+            step=self.step,
+            phase=phase,
+            name=name,
+            site=str(site),
+            ranks=ranks,
+            ranks_differ=ranks_differ,
+            evidence={key: _rounded(value) for key, value in evidence.items()},
+            floor=floor,
+            cause=because,
+            next=_causes.next_command(because.code),
+        )
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, dict):
+        return {key: _rounded(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(item) for item in value]
+    return value

@@ -1,0 +1,204 @@
+"""Initial parameters, activations in the order of execution, and the loss."""
+
+import math
+
+from ddparity.digest import Digest, distance, merge_shards, relative_error
+from ddparity.trace import FLAG_GRAD, FLAG_RANDOM, DigestRow, Site
+
+from . import _causes
+from ._context import StepContext
+from ._logical import layout_of, merge_calls, merge_parameter, samples_of
+from ._verdict import Finding, Phase
+
+_BATCH_NORM = ("BatchNorm", "SyncBN", "BatchStat", "GhostNorm")
+
+
+def initial_parameters(ctx: StepContext) -> list[Finding]:
+    """Compare parameters as they were when they first took part in a forward."""
+    findings = []
+    for (name, part), rows in ctx.control.digests.get(Site.PARAMETER, {}).items():
+        held = {r: next(iter(step.rows(Site.PARAMETER, name, part)), None) for r, step in ctx.candidate.items()}
+        logical = merge_parameter(held)
+        if logical is None or logical.reason or logical.digest.shape != rows[0].digest.shape:
+            ctx.tally.unproved.setdefault(name, logical.reason if logical and logical.reason else "another shape")
+            continue
+        ctx.tally.checked += 1
+        floor = ctx.floors.at(0, depth=0)
+        scale = max(rows[0].digest.norm, 1e-30)
+        error = relative_error(logical.digest, rows[0].digest)
+        differ = logical.spread / scale > floor.value
+        if error > floor.value or differ:
+            because = _causes.cause("init.ranks_differ" if differ else "init.differs")
+            findings.append(
+                ctx.finding(
+                    Phase.INIT,
+                    name,
+                    Site.PARAMETER,
+                    because,
+                    floor=floor,
+                    ranks=list(logical.ranks) or None,
+                    ranks_differ=differ,
+                    relative_error=error,
+                    spread=logical.spread / scale,
+                )
+            )
+    return findings
+
+
+def activations(ctx: StepContext) -> list[Finding]:
+    """Compare what every module returned, in the control's order of execution, until random masks part the runs."""
+    findings: list[Finding] = []
+    for depth, ((name, part), occurrence, rows) in enumerate(ctx.calls(Site.ACTIVATION)):
+        if not all(row.flags & FLAG_GRAD for row in rows) or _owns_tainted(ctx, name):
+            continue
+        mine = calls_of(ctx, Site.ACTIVATION, name, part, occurrence)
+        pair = merge_activation(ctx, rows, mine)
+        if isinstance(pair, str):
+            ctx.tally.unproved.setdefault(name, pair)
+            continue
+        control, candidate, spread = pair
+        ctx.tally.checked += 1
+        floor = ctx.floors.at(ctx.step, depth=depth)
+        error = max(relative_error(candidate, control), spread)
+        if error <= floor.value and candidate.finite == control.finite:
+            continue
+        if any(row.flags & FLAG_RANDOM for row in [*rows, *(r for found in mine.values() for r in found)]):
+            ctx.tally.random = ctx.tally.random or name
+            return findings
+        findings.append(_activation_finding(ctx, name, part, rows[0], control, candidate, spread, depth))
+    return findings
+
+
+def _activation_finding(
+    ctx: StepContext,
+    name: str,
+    part: str,
+    row: DigestRow,
+    control: Digest,
+    candidate: Digest,
+    spread: float,
+    depth: int,
+) -> Finding:
+    floor = ctx.floors.at(ctx.step, depth=depth)
+    if not candidate.finite and control.finite:
+        because = _causes.cause("nonfinite")
+    elif spread > floor.value:
+        because = _causes.cause("forward.ranks_differ")
+    elif any(word in row.site.module for word in _BATCH_NORM):
+        because = _causes.cause("bn.local_stats", _causes.LIKELY)
+    else:
+        because = _causes.cause("forward.batch_coupled", _causes.LIKELY)
+    return ctx.finding(
+        Phase.FORWARD,
+        name,
+        f"{Site.ACTIVATION}:{part}" if part else Site.ACTIVATION,
+        because,
+        floor=floor,
+        ranks_differ=spread > floor.value,
+        relative_error=relative_error(candidate, control),
+        control_norm=control.norm,
+        candidate_norm=candidate.norm,
+        module=row.site.module,
+        num_nan=candidate.num_nan,
+        num_inf=candidate.num_inf,
+    )
+
+
+def _owns_tainted(ctx: StepContext, module: str) -> bool:
+    return any(parameter.rpartition(".")[0] == module for parameter in ctx.tally.tainted)
+
+
+def calls_of(ctx: StepContext, site: Site, name: str, part: str, occurrence: int) -> dict[int, list[DigestRow]]:
+    """Return the candidate's calls of a module, by rank."""
+    return {
+        rank: [row for row in step.rows(site, name, part) if row.occurrence == occurrence]
+        for rank, step in ctx.candidate.items()
+    }
+
+
+def merge_activation(
+    ctx: StepContext, rows: list[DigestRow], mine: dict[int, list[DigestRow]]
+) -> tuple[Digest, Digest, float] | str:
+    """Merge a module's calls on both sides: control, candidate, and the spread between ranks that hold copies.
+
+    Returns a text that says why where the two cannot be held against each other.
+    """
+    layout = layout_of(rows)
+    theirs = [row for rank in sorted(mine) for row in mine[rank]]
+    if not theirs:
+        return "the candidate never called it"
+    if layout is None or layout_of(theirs) != layout:
+        return "its rows cannot be told apart by sample"
+    if layout == 0:
+        return _merge_by_position(rows, theirs)
+    if {row.digest.shape[1:] for row in rows} != {row.digest.shape[1:] for row in theirs}:
+        return "its shape on the ranks is not the control's"
+    wanted = samples_of(rows, ctx.control)
+    leaders = [rank for rank in ctx.samples.leaders if mine.get(rank)]
+    held = sum((samples_of(mine[rank], ctx.candidate[rank]) for rank in leaders), type(wanted)())
+    if held != wanted:
+        return "it ran on other samples than in the control"
+    control = merge_calls(rows)
+    merged = merge_shards([merge_calls(mine[rank]) for rank in leaders])
+    return control, merged, _spread(ctx, mine, control.norm)
+
+
+def _merge_by_position(rows: list[DigestRow], theirs: list[DigestRow]) -> tuple[Digest, Digest, float] | str:
+    first = rows[0].digest
+    if any(row.digest.shape != first.shape for row in [*rows, *theirs]):
+        return "its shape on the ranks is not the control's"
+    if any(distance(row.digest, first) > 1e-3 * first.norm for row in rows[1:]):
+        return "it depends on the batch, and its rows cannot be told apart by sample"
+    spread = max(distance(row.digest, theirs[0].digest) for row in theirs)
+    return first, theirs[0].digest, spread / first.norm if first.norm else 0.0
+
+
+def _spread(ctx: StepContext, mine: dict[int, list[DigestRow]], norm: float) -> float:
+    worst = 0.0
+    for group in ctx.samples.groups:
+        with_rows = [rank for rank in group if mine.get(rank)]
+        for rank in with_rows[1:]:
+            worst = max(worst, distance(merge_calls(mine[rank]), merge_calls(mine[with_rows[0]])))
+    return worst / norm if norm else 0.0
+
+
+def loss_values(ctx: StepContext) -> tuple[float, float] | None:
+    """Return the control's loss of the step and the candidate's, merged with the weight of the plan."""
+    control = [event.value for event in ctx.control.passes]
+    held = [event.value for step in ctx.candidate.values() for event in step.passes]
+    if not control or not held or any(value is None for value in (*control, *held)):
+        return None
+    total = math.fsum(v for v in held if v is not None)
+    return math.fsum(v for v in control if v is not None), total * ctx.reduction.weight
+
+
+def loss(ctx: StepContext) -> list[Finding]:
+    """Compare the loss that backward was called on, summed over micro-batches and merged over ranks."""
+    values = loss_values(ctx)
+    if values is None:
+        ctx.tally.unproved.setdefault("loss", "backward was not called on a scalar on every rank")
+        return []
+    control, candidate = values
+    ctx.tally.checked += 1
+    floor = ctx.floors.at(ctx.step)
+    error = abs(candidate - control) / max(abs(control), 1e-6)
+    if error <= floor.value or (math.isnan(control) and math.isnan(candidate)):
+        return []
+    because = (
+        _causes.cause("nonfinite") if not math.isfinite(candidate) else _causes.cause("loss.weighting", _causes.LIKELY)
+    )
+    return [
+        ctx.finding(
+            Phase.LOSS,
+            "loss",
+            "loss",
+            because,
+            floor=floor,
+            relative_error=error,
+            control=control,
+            candidate=candidate,
+            by_rank={str(r): math.fsum(e.value or 0.0 for e in s.passes) for r, s in ctx.candidate.items()},
+            weight=ctx.reduction.weight,
+            micro_batches=max(len(step.passes) for step in ctx.candidate.values()),
+        )
+    ]

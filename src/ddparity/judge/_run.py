@@ -1,0 +1,135 @@
+"""A trial as the judge sees it: by training step and rank."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from ddparity.trace import DigestRow, Event, EventRow, RankStatus, RankTrace, SampleRow, Site, Trial, read_trial
+
+Key = tuple[str, str]
+"""Name and part of what was digested."""
+
+
+@dataclass
+class RankStep:
+    """What one rank recorded in one training step."""
+
+    digests: dict[str, dict[Key, list[DigestRow]]] = field(default_factory=lambda: defaultdict(dict))
+    samples: list[SampleRow] = field(default_factory=list)
+    events: dict[str, list[EventRow]] = field(default_factory=lambda: defaultdict(list))
+    complete: bool = False
+
+    def rows(self, site: Site, name: str, part: str = "") -> list[DigestRow]:
+        """Return the digests of one thing in the order in which they were taken."""
+        return self.digests[site].get((name, part), []) if site in self.digests else []
+
+    @cached_property
+    def batches(self) -> dict[int, np.ndarray]:
+        """Batch number -> identities of its samples, of training calls only."""
+        return {row.batch: row.ids for row in self.samples if row.training}
+
+    @cached_property
+    def passes(self) -> list[EventRow]:
+        """The backward passes whose gradients count: ``backward`` calls, or ``autograd.grad`` if there are none."""
+        every = self.events.get(Event.BACKWARD, [])
+        return [e for e in every if e.name == "backward"] or every
+
+    @cached_property
+    def pass_numbers(self) -> set[int]:
+        """The numbers of those passes."""
+        return {int(e.data.get("backward", 0)) for e in self.passes}
+
+
+@dataclass
+class Run:
+    """A trial, its ranks and their steps."""
+
+    trial: Trial
+    ranks: dict[int, dict[int, RankStep]]
+    """Rank -> training step -> what was recorded."""
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks that there should be."""
+        return max(self.trial.world_size, len(self.ranks))
+
+    @cached_property
+    def complete_steps(self) -> list[int]:
+        """Steps that every rank finished and recorded."""
+        if not self.ranks or len(self.ranks) < self.world_size:
+            return []
+        per_rank = [{s for s, step in steps.items() if step.complete} for steps in self.ranks.values()]
+        return sorted(set.intersection(*per_rank))
+
+    @cached_property
+    def digested_steps(self) -> list[int]:
+        """Steps in which at least one rank recorded tensors."""
+        found = {s for steps in self.ranks.values() for s, step in steps.items() if _has_tensors(step)}
+        return sorted(found)
+
+    def events(self, kind: Event, rank: int | None = None) -> list[EventRow]:
+        """Return all events of a kind, of one rank or of the lowest that there is."""
+        if rank is None:
+            rank = min(self.ranks, default=0)
+        steps = self.ranks.get(rank, {})
+        return [event for step in sorted(steps) for event in steps[step].events.get(kind, [])]
+
+    def partial_reasons(self) -> list[str]:
+        """Say what is missing of this trial's trace, in words; empty when it is whole."""
+        reasons = []
+        total, name = self.world_size, self.trial.facts.name
+        if not self.ranks:
+            return [f"{name}: no rank recorded anything"]
+        if len(self.ranks) < total:
+            reasons.append(
+                f"{name}: {len(self.ranks)} of {total} ranks; no trace of {_listed(self.trial.missing_ranks)}"
+            )
+        for rank in self.trial.ranks:
+            reasons += [f"{name} rank {rank.facts.rank}: {reason}" for reason in _rank_reasons(rank)]
+        return reasons
+
+
+def load_run(folder: Path) -> Run:
+    """Read a trial and sort what it recorded by rank and step.
+
+    Raises:
+        TraceError: If a file is missing or corrupt.
+    """
+    trial = read_trial(folder)
+    return Run(trial, {rank.facts.rank: _steps_of(rank) for rank in trial.ranks})
+
+
+def _steps_of(rank: RankTrace) -> dict[int, RankStep]:
+    steps: dict[int, RankStep] = defaultdict(RankStep)
+    for row in rank.digests:
+        steps[row.step].digests[row.site.site].setdefault((row.site.name, row.site.part), []).append(row)
+    for sample in rank.samples:
+        steps[sample.step].samples.append(sample)
+    for event in rank.events:
+        steps[event.step].events[event.kind].append(event)
+        if event.kind == Event.STEP:
+            steps[event.step].complete = True
+    return dict(steps)
+
+
+def _has_tensors(step: RankStep) -> bool:
+    return any(site not in (Site.BUFFER, Site.PARAMETER) for site, found in step.digests.items() if found)
+
+
+def _rank_reasons(rank: RankTrace) -> list[str]:
+    reasons = list(rank.facts.partial)
+    if rank.facts.status is RankStatus.RAISED:
+        at = f" at {rank.facts.error_at[-1]}" if rank.facts.error_at else ""
+        reasons.append(f"ended by {rank.facts.error_type}{at}")
+    elif rank.facts.status is RankStatus.RUNNING:
+        reasons.append("ended without its end mark (killed, or its process aborted)")
+    if rank.truncated:
+        reasons.append(f"streams cut short: {', '.join(sorted(set(rank.truncated)))}")
+    return reasons
+
+
+def _listed(ranks: list[int]) -> str:
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

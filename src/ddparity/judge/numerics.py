@@ -1,0 +1,176 @@
+"""The numerics layer: step by step, in the order of computation; the first deviation is the finding."""
+
+from dataclasses import replace
+
+from ddparity.trace import Event, Site
+
+from . import _backward, _forward, _update
+from ._context import StepContext, Tally
+from ._floors import Floors, coarsest
+from ._plan import ReductionPlan, SamplePlan, plan_reduction, plan_samples, wrapper_of
+from ._run import Run
+from ._verdict import Finding, LayerVerdict, Status
+
+_MAX_FINDINGS = 200
+
+
+def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding], dict]:
+    """Hold a candidate's numbers against the control's.
+
+    Returns:
+        The verdict, the findings (the first is the first deviation, the others follow from it) and the merge plan.
+    """
+    tally = Tally()
+    floors = floors_of(control, candidate)
+    steps = _steps(control, candidate)
+    findings: list[Finding] = []
+    plans: dict[int, tuple[SamplePlan, ReductionPlan]] = {}
+    data_lost: int | None = None
+    for step in steps:
+        ctx = _context(step, control, candidate, floors, tally)
+        has_tensors = bool(ctx.control.digests.get(Site.SYNCED_GRADIENT) or ctx.control.digests.get(Site.ACTIVATION))
+        if data_lost is not None:
+            ctx = replace(ctx, samples=replace(ctx.samples, placement="Unproved"))
+        elif has_tensors and not ctx.samples.proved:
+            data_lost = step
+        if has_tensors:
+            plans[step] = (ctx.samples, ctx.reduction)
+        found = _judge_step(ctx)
+        findings += found
+        if len(findings) > _MAX_FINDINGS or (found and findings and step > (findings[0].step or 0)):
+            break
+    for finding in findings[1:]:
+        finding.follows = 0
+    return _verdict(findings, tally, floors, steps, data_lost, plans), findings, _describe(plans, tally)
+
+
+def _steps(control: Run, candidate: Run) -> list[int]:
+    """Steps that both sides finished, and those that the candidate began with tensors on every rank."""
+    theirs = set(control.complete_steps)
+    finished = theirs & set(candidate.complete_steps)
+    begun = {
+        step
+        for step in candidate.digested_steps
+        if step in theirs and all(step in steps for steps in candidate.ranks.values())
+    }
+    return sorted(finished | begun) if candidate.ranks else []
+
+
+def _context(step: int, control: Run, candidate: Run, floors: Floors, tally: Tally) -> StepContext:
+    ours = control.ranks[min(control.ranks)][step]
+    theirs = {rank: steps[step] for rank, steps in sorted(candidate.ranks.items()) if step in steps}
+    samples = plan_samples(ours, theirs)
+    if len(theirs) < candidate.world_size:
+        samples = SamplePlan("Unproved", [[r] for r in theirs], reason="not every rank left a trace")
+    reduction = plan_reduction(theirs, wrapper_of(candidate), floors.at(step).value * 4)
+    return StepContext(step, ours, theirs, samples, reduction, floors, tally)
+
+
+def _judge_step(ctx: StepContext) -> list[Finding]:
+    found = _forward.initial_parameters(ctx)
+    losses: list[Finding] = []
+    if ctx.comparable:
+        found += _forward.activations(ctx)
+    if ctx.comparable:
+        losses = _forward.loss(ctx)
+    gradients = _backward.gradients(ctx)
+    if losses and gradients and _scale_only(losses[0], gradients[0]):
+        gradients[0].evidence["loss_factor"] = losses[0].evidence["candidate"] / losses[0].evidence["control"]
+        found += gradients + losses
+    else:
+        found += losses + gradients
+    if ctx.comparable:
+        found += _update.clipping(ctx)
+    found += _update.hyper_parameters(ctx)
+    found += _update.parameters(ctx)
+    found += _update.optimizer_state(ctx)
+    found += _update.buffers(ctx)
+    return found
+
+
+def _scale_only(loss: Finding, gradient: Finding) -> bool:
+    """Whether the loss is off by the very factor that every gradient is off by: then the gradients tell the story."""
+    factor = gradient.evidence.get("common_factor")
+    if factor is None or not loss.evidence["control"] or gradient.floor is None:
+        return False
+    ratio = loss.evidence["candidate"] / loss.evidence["control"]
+    return abs(ratio / factor - 1.0) <= 8 * gradient.floor.value
+
+
+def floors_of(control: Run, candidate: Run) -> Floors:
+    """Return the floors for the coarsest dtype in which either side computed, and the control's depth."""
+    dtypes: set[str] = set()
+    depth = 0
+    for run in (control, candidate):
+        for steps in run.ranks.values():
+            for step in steps.values():
+                dtypes |= {str(e.data.get("dtype", "")) for e in step.events.get(Event.BACKWARD, [])}
+                for site in (Site.ACTIVATION, Site.PARAMETER):
+                    dtypes |= {row.digest.dtype for rows in step.digests.get(site, {}).values() for row in rows}
+    for step in control.ranks[min(control.ranks)].values() if control.ranks else []:
+        depth = max(depth, len(step.digests.get(Site.ACTIVATION, {})))
+    if depth == 0:
+        depth = max((len(e.data.get("modules", {})) for e in control.events(Event.MODEL)), default=0)
+    return Floors(coarsest(dtypes), depth)
+
+
+def _verdict(
+    findings: list[Finding],
+    tally: Tally,
+    floors: Floors,
+    steps: list[int],
+    data_lost: int | None,
+    plans: dict[int, tuple[SamplePlan, ReductionPlan]],
+) -> LayerVerdict:
+    if findings:
+        first = findings[0]
+        reason = f"first deviation: step {first.step}, {first.phase}, {first.name}"
+        return LayerVerdict(status=Status.DEVIATES, checked=tally.checked, reason=reason)
+    reason = _inconclusive(tally, floors, steps, data_lost, plans)
+    if reason:
+        return LayerVerdict(status=Status.INCONCLUSIVE, checked=tally.checked, reason=reason)
+    judged = sorted(plans)
+    reason = f"{tally.checked} comparisons over steps {', '.join(map(str, judged))} within the floor"
+    if tally.unproved:
+        reason += f"; not compared: {', '.join(sorted(tally.unproved)[:5])}"
+    return LayerVerdict(status=Status.PASS, checked=tally.checked, reason=reason)
+
+
+def _inconclusive(
+    tally: Tally,
+    floors: Floors,
+    steps: list[int],
+    data_lost: int | None,
+    plans: dict[int, tuple[SamplePlan, ReductionPlan]],
+) -> str:
+    if not steps or not plans:
+        return "no training step was recorded whole on both sides"
+    if data_lost is not None:
+        reason = plans[data_lost][0].reason
+        return f"from step {data_lost} on the samples are not the control's ({reason}); ranks agree among themselves"
+    if tally.random is not None:
+        return f"random masks differ from {tally.random} on; what comes after it cannot be held against the control"
+    if floors.hides:
+        return f"nothing above the floor, but the floor of {floors.dtype} hides faults; record both in float32"
+    if tally.checked == 0:
+        return "nothing could be compared"
+    return ""
+
+
+def _describe(plans: dict[int, tuple[SamplePlan, ReductionPlan]], tally: Tally) -> dict:
+    if not plans:
+        return {"proved": False, "reason": "no step to plan"}
+    first = min(plans)
+    samples, reduction = plans[first]
+    return {
+        "samples": samples.placement,
+        "parts": samples.groups,
+        "foreign_ranks": samples.foreign,
+        "reduction": reduction.observed,
+        "weight": reduction.weight,
+        "wrapper": reduction.wrapper or None,
+        "proved": samples.proved and reduction.proved,
+        "reason": samples.reason or ("" if reduction.proved else "gradients do not follow one reduction"),
+        "not_compared": dict(sorted(tally.unproved.items())[:50]),
+        "steps": sorted(plans),
+    }
