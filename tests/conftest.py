@@ -82,9 +82,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     The trials of one session stand in one store of its own. ``spec`` goes to ``RecordSpec`` as it is; the
     answer is whatever ``ddparity.trials.record`` returned.
     """
-    from ddparity.trials import RecordSpec, record
+    from ddparity.trials import RecordSpec, Store, record
 
-    store = tmp_path_factory.mktemp("recorded") / "store"
+    store = Store(tmp_path_factory.mktemp("recorded") / "store")
     made: dict[str, Any] = {}
 
     def record_once(key: str, command: list[str], **spec: Any) -> Any:

@@ -1,0 +1,65 @@
+"""Find where a distributed PyTorch run stops agreeing with one device, and say why.
+
+The command line is the main way in: ``ddparity record``, ``ddparity compare``. From Python:
+
+* :func:`feed`, :func:`mark`, :func:`log_metric` tell the recorder what it cannot see from outside; each returns its
+  argument unchanged and does nothing else when nothing records.
+* :func:`record` runs a command as a trial, :func:`compare` holds one trial against another.
+
+Importing this module loads neither torch nor numpy, and patches nothing.
+"""
+
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ddparity._errors import CommandFailed, DdparityError, ExitCode, TraceError, TrialNotFound, UsageError
+from ddparity.capture._api import feed, log_metric, mark
+
+if TYPE_CHECKING:
+    from ddparity.judge import Verdict
+    from ddparity.trials import RecordSpec, record
+
+__all__ = [
+    "CommandFailed",
+    "DdparityError",
+    "ExitCode",
+    "RecordSpec",
+    "TraceError",
+    "TrialNotFound",
+    "UsageError",
+    "compare",
+    "feed",
+    "log_metric",
+    "mark",
+    "record",
+]
+
+
+def compare(control: str, candidate: str, *, store: str | Path | None = None) -> "Verdict":
+    """Hold a candidate against a control and return the verdict.
+
+    Args:
+        control: Name, id or unique beginning of an id of the control.
+        candidate: The same for the candidate.
+        store: Folder of the trials; by default ``DDPARITY_HOME``, else ``.ddparity`` here.
+
+    Raises:
+        TrialNotFound: There is no such trial.
+        TraceError: A file of one of them cannot be read.
+    """
+    from ddparity.judge import compare_trials
+    from ddparity.trials import Store
+
+    found = Store.resolve(None if store is None else str(store))
+    return compare_trials(found.find(control), found.find(candidate))
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("RecordSpec", "record"):
+        from ddparity import trials
+
+        return getattr(trials, name)
+    if name == "__version__":
+        return metadata.version("ddparity")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

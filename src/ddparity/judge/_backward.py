@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from ddparity.digest import Digest, Relation, distance, merge_weighted, relate, scaled
 from ddparity.trace import DigestRow, Site
@@ -213,8 +214,8 @@ def _explain_factor(ctx: StepContext, factor: float, local_fine: bool) -> tuple[
     return _causes.cause("grad.scaled", detail=f"The factor is {factor:.6g}."), phase
 
 
-def _evidence(ctx: StepContext, row: GradientRow, factor: float | None) -> dict:
-    found: dict = {"control_norm": row.control.norm}
+def _evidence(ctx: StepContext, row: GradientRow, factor: float | None) -> dict[str, Any]:
+    found: dict[str, Any] = {"control_norm": row.control.norm}
     if row.logical is not None:
         found["candidate_norm"] = row.logical.digest.norm
         found["spread_over_ranks"] = row.spread
@@ -232,7 +233,7 @@ def _evidence(ctx: StepContext, row: GradientRow, factor: float | None) -> dict:
     return found
 
 
-def _entry(ctx: StepContext) -> dict:
+def _entry(ctx: StepContext) -> dict[str, Any]:
     """Find the first activation gradient, in backward order, that is not the control's: where the deviation enters."""
     weight = ctx.reduction.weight * ctx.multiplicity
     for (name, part), occurrence, rows in reversed(list(ctx.calls(Site.ACTIVATION))):

@@ -51,17 +51,17 @@ _TEXT = {
 }
 
 _NEXT = {
-    "init": "Seed before the model is built, then record both again: ddparity record --control ... and ddparity record ...",
-    "data": "Print the sampler's settings (num_replicas, rank, seed, set_epoch); see ddparity compare ... --json for counts.",
+    "init": "Seed before the model is built; then record both again (ddparity record --control ..., ddparity record ...).",
+    "data": "Print the sampler's settings (num_replicas, rank, seed, set_epoch); ddparity compare ... --json has counts.",
     "bn": "Convert with torch.nn.SyncBatchNorm.convert_sync_batchnorm, or accept per-rank statistics; then record again.",
     "forward": "Record both with ddparity.mark(...) inside this module to see which of its tensors differs first.",
     "loss": "Divide the summed loss by the global number of tokens (times world size under DDP); then record again.",
-    "grad": "Look at who reduces this gradient and with which divisor; then ddparity record ... and ddparity compare again.",
-    "clip": "Call scaler.unscale_(optimizer) before clipping, and clip with the norm over all ranks; then record again.",
+    "grad": "Look at who reduces this gradient and with which divisor; then record again and ddparity compare.",
+    "clip": "Call scaler.unscale_(optimizer) before clipping, clip with the norm over all ranks; then record again.",
     "scaler": "Set the same init_scale in both runs; then record again.",
     "opt": "Print optimizer.param_groups and its state after the wrapper is built; then record again.",
     "buffer": "Reduce the buffer over the ranks before it is used or saved; then record again.",
-    "nonfinite": "Record with a lower learning rate or in float32 to see whether the value overflows; then compare again.",
+    "nonfinite": "Record in float32 or with a lower learning rate to see whether the value overflows.",
 }
 
 

@@ -15,7 +15,7 @@ _BATCH_NORM = ("BatchNorm", "SyncBN", "BatchStat", "GhostNorm")
 
 def initial_parameters(ctx: StepContext) -> list[Finding]:
     """Compare parameters as they were when they first took part in a forward."""
-    findings = []
+    findings: list[Finding] = []
     for (name, part), rows in ctx.control.digests.get(Site.PARAMETER, {}).items():
         held = {r: next(iter(step.rows(Site.PARAMETER, name, part)), None) for r, step in ctx.candidate.items()}
         logical = merge_parameter(held)

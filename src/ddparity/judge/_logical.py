@@ -45,7 +45,7 @@ def merge_parameter(rows: dict[int, DigestRow | None]) -> Logical | None:
 
 
 def _copies(first: Digest, digests: dict[int, Digest], missing: tuple[int, ...]) -> Logical:
-    spread, others = 0.0, []
+    spread, others = 0.0, list[int]()
     for rank, digest in digests.items():
         if not same(first, digest):
             others.append(rank)

@@ -40,7 +40,8 @@ def clipping(ctx: StepContext) -> list[Finding]:
 def _clip_finding(ctx: StepContext, theirs: EventRow, ours: EventRow) -> Finding:
     by_rank = {str(r): [e.value for e in s.events.get(Event.CLIP, [])] for r, s in sorted(ctx.candidate.items())}
     differ = len({str(values) for values in by_rank.values()}) > 1
-    assert theirs.value is not None and ours.value is not None
+    assert theirs.value is not None
+    assert ours.value is not None
     factor = ours.value / theirs.value if theirs.value else math.inf
     scales = [e.value for e in ctx.control.events.get(Event.UNSCALE, []) if e.value]
     if scales and abs(factor / scales[0] - 1.0) < 1e-3:
@@ -109,7 +110,7 @@ def _groups(events: list[EventRow]) -> list[dict[str, Any]]:
 def _compare_group(
     ctx: StepContext, rank: int, theirs: dict[str, Any], ours: dict[str, Any], known: set[str]
 ) -> list[Finding]:
-    findings = []
+    findings: list[Finding] = []
     for key in sorted(theirs, key=lambda k: (k != "lr", k)):
         if key in _NOT_HYPER or key in known or _equal(theirs[key], ours.get(key)):
             continue
@@ -142,7 +143,7 @@ def _loss_scale(ctx: StepContext) -> list[Finding]:
 
 def parameters(ctx: StepContext) -> list[Finding]:
     """Compare parameters after the step: over the ranks, and with the control's."""
-    findings = []
+    findings: list[Finding] = []
     floor = ctx.floors.at(ctx.step)
     scale_free = _is_scale_free(ctx)
     for (name, part), rows in ctx.control.digests.get(Site.PARAMETER_AFTER, {}).items():
@@ -227,7 +228,7 @@ def _unmoved(ctx: StepContext, name: str) -> bool:
 
 def optimizer_state(ctx: StepContext) -> list[Finding]:
     """Compare optimizer state where both recorded it."""
-    findings = []
+    findings: list[Finding] = []
     floor = ctx.floors.at(ctx.step, factor=4.0)
     for (name, part), rows in ctx.control.digests.get(Site.OPTIMIZER_STATE, {}).items():
         held = {r: _last(s.rows(Site.OPTIMIZER_STATE, name, part)) for r, s in ctx.candidate.items()}
@@ -259,7 +260,7 @@ def _state_scale(ctx: StepContext, part: str, count: int) -> float:
 
 def buffers(ctx: StepContext) -> list[Finding]:
     """Compare buffers as the step left them, before a wrapper broadcasts rank 0's."""
-    findings = []
+    findings: list[Finding] = []
     floor = ctx.floors.at(ctx.step, factor=2.0)
     for (name, part), rows in ctx.control.digests.get(Site.BUFFER, {}).items():
         held = {r: _last(s.rows(Site.BUFFER, name, part)) for r, s in ctx.candidate.items()}

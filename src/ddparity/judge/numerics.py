@@ -1,6 +1,7 @@
 """The numerics layer: step by step, in the order of computation; the first deviation is the finding."""
 
 from dataclasses import replace
+from typing import Any
 
 from ddparity.trace import Event, Site
 
@@ -14,7 +15,7 @@ from ._verdict import Finding, LayerVerdict, Status
 _MAX_FINDINGS = 200
 
 
-def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding], dict]:
+def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding], dict[str, Any]]:
     """Hold a candidate's numbers against the control's.
 
     Returns:
@@ -157,7 +158,7 @@ def _inconclusive(
     return ""
 
 
-def _describe(plans: dict[int, tuple[SamplePlan, ReductionPlan]], tally: Tally) -> dict:
+def _describe(plans: dict[int, tuple[SamplePlan, ReductionPlan]], tally: Tally) -> dict[str, Any]:
     if not plans:
         return {"proved": False, "reason": "no step to plan"}
     first = min(plans)

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ._atomic import write_atomically
 from ._schema import (
     SCHEMA_VERSION,
     CaptureConfig,
@@ -18,7 +19,7 @@ from ._schema import (
 if TYPE_CHECKING:
     from ._reader import DigestRow, EventRow, RankTrace, SampleRow, SiteRow, Trial, read_json, read_stream, read_trial
     from ._streams import FLAG_GRAD, FLAG_RANDOM, FLAG_TRAINING
-    from ._writer import RankWriter, write_atomically
+    from ._writer import RankWriter
 
 __all__ = [
     "FLAG_GRAD",
@@ -51,12 +52,12 @@ _READER = ("DigestRow", "EventRow", "RankTrace", "SampleRow", "SiteRow", "Trial"
 _READER += ("read_json", "read_stream", "read_trial")
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type of a module attribute
+def __getattr__(name: str) -> Any:
     if name in _READER:
         from . import _reader
 
         return getattr(_reader, name)
-    if name in ("RankWriter", "write_atomically"):
+    if name == "RankWriter":
         from . import _writer
 
         return getattr(_writer, name)

@@ -1,6 +1,5 @@
 """The recorder's pen: append-only Arrow streams that stay readable up to the last flush after ``kill -9``."""
 
-import os
 import time
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,13 @@ import pyarrow as pa
 
 from ddparity.digest import Digest
 
+from ._atomic import write_atomically
 from ._schema import Event, RankFacts, Site
 from ._streams import STREAMS
 
 SiteKey = tuple[str, str, str, str, str, tuple[int, ...], tuple[int, ...] | None, tuple[int, ...] | None, str]
+
+Row = tuple[Any, ...]
 
 _FLUSH_AT = 4096
 
@@ -33,7 +35,7 @@ class RankWriter:
         self.facts = facts
         self._seq = 0
         self._site_ids: dict[SiteKey, int] = {}
-        self._rows: dict[str, list[tuple]] = {name: [] for name in STREAMS}
+        self._rows: dict[str, list[Row]] = {name: [] for name in STREAMS}
         self._files = {name: pa.OSFile(str(folder / f"{name}.arrow"), "wb") for name in STREAMS}
         self._writers = {name: pa.ipc.new_stream(self._files[name], schema) for name, schema in STREAMS.items()}
         self.write_facts()
@@ -95,8 +97,9 @@ class RankWriter:
     def flush(self) -> None:
         """Write what waits. Sites go first, so that no digest on disk names a site that is not."""
         for name in STREAMS:
-            rows, self._rows[name] = self._rows[name], []
+            rows = self._rows[name]
             if rows:
+                self._rows[name] = []
                 columns = list(zip(*rows, strict=True))
                 schema = STREAMS[name]
                 arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
@@ -114,19 +117,7 @@ class RankWriter:
         self._seq += 1
         return self._seq
 
-    def _append(self, stream: str, row: tuple) -> None:
+    def _append(self, stream: str, row: Row) -> None:
         self._rows[stream].append(row)
         if len(self._rows[stream]) >= _FLUSH_AT:
             self.flush()
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that a reader sees the old or the new content, never a part, whatever dies when."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-

@@ -17,8 +17,9 @@ from typing import Any, Self
 import msgspec
 
 from ddparity._errors import TraceError
+from ddparity.trace._atomic import write_atomically
 from ddparity.trace._schema import TrialFacts, TrialStatus
-from ddparity.trials._store import Store, new_trial_id, read_facts, write_atomically
+from ddparity.trials._store import Store, new_trial_id, read_facts
 
 LEDGER_VERSION = 1
 _BUSY_SECONDS = 10.0

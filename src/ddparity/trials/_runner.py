@@ -15,13 +15,14 @@ from pathlib import Path
 import msgspec
 
 from ddparity._errors import TraceError
+from ddparity.trace._atomic import write_atomically
 from ddparity.trace._environment import allowed_environment
 from ddparity.trace._schema import ControlProof, RankFacts, RankStatus, TrialFacts, TrialStatus
 from ddparity.trials._facts import find_script, git_facts, sha256_of
 from ddparity.trials._launch import check_startable, launch, outcome
 from ddparity.trials._ledger import Ledger
 from ddparity.trials._spec import RecordSpec
-from ddparity.trials._store import MAX_NAME, Store, write_atomically
+from ddparity.trials._store import MAX_NAME, Store
 
 _RANK_FOLDER = re.compile(r"rank-([0-9]{5,9})")
 _MAX_RANK_BYTES = 4 << 20

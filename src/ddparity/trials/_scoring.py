@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from ddparity.judge._verdict import Finding, Status, Verdict
+from ddparity.judge import Finding, Status, Verdict
 
 NOT_PARAMETERS = frozenset({"loss", "lr", "grad_norm", "clip_coefficient", "loss_scale", "sample_ids", "rng"})
 NOT_PARAMETER_PREFIXES = ("metric:", "collective:", "memory:", "rank:")

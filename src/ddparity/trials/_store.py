@@ -56,21 +56,6 @@ def new_trial_id(name: str) -> str:
     return f"{stamp}-{check_name(name)}-{secrets.token_hex(2)}"
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write ``data`` to ``path`` so that a reader sees the old file or the new one, and a power cut leaves either."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
 def read_facts(folder: Path) -> TrialFacts:
     """Read ``trial.json`` of a trial's folder; the folder's name is the trial's id, whatever the file says.
 
@@ -227,16 +212,3 @@ class Store:
     def _list_command(self) -> str:
         default = self.root == Path(DEFAULT_STORE).resolve() or str(self.root) == os.environ.get(HOME_VARIABLE)
         return "ddparity trials list" + ("" if default else f" --store {self.root}")
-
-
-def _sync_folder(folder: Path) -> None:
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
-    except OSError:  # some file systems cannot open a folder; the rename is still atomic there
-        return
-    try:
-        os.fsync(descriptor)
-    except OSError:
-        pass
-    finally:
-        os.close(descriptor)

@@ -16,7 +16,7 @@ import msgspec
 
 import ddparity
 from ddparity._errors import DdparityError, UsageError
-from ddparity.judge._verdict import Verdict
+from ddparity.judge import Verdict, compare_trials
 from ddparity.trace._schema import TrialFacts, TrialStatus
 from ddparity.trials._runner import record
 from ddparity.trials._scoring import Outcome, Row, score
@@ -211,8 +211,6 @@ class _Runs:
 
     def judge(self, control: TrialFacts | None, kind: str, arguments: list[str]) -> Verdict | None:
         """Record a distributed run and hold it against the control, however it ended."""
-        from ddparity.judge import compare_trials
-
         candidate = self.record(kind, arguments)
         if candidate is None or control is None:
             return None
