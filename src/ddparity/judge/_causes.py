@@ -14,7 +14,7 @@ _TEXT = {
     "forward.batch_coupled": "Its inputs agree and its output does not: the module mixes samples, draws on a value of "
     "its rank, or computes something else.",
     "forward.ranks_differ": "Ranks that hold the same samples computed different outputs.",
-    "loss.weighting": "Forward agrees but the merged loss does not: ranks or micro-batches are averaged equally although "
+    "loss.weighting": "Forward agrees but the merged loss does not: ranks or micro-batches are averaged alike although "
     "they hold different numbers of tokens or samples, or the divisor is not the global one.",
     "grad.none_synced": "No gradient is reduced: each rank steps with its own. The wrapper's forward is bypassed, its "
     "hooks do not fire, or the reduction is missing.",
@@ -26,7 +26,7 @@ _TEXT = {
     "not at all.",
     "grad.missing": "The control has a gradient here and the candidate has none: the parameter is not reached, is "
     "frozen, or was replaced by a copy.",
-    "grad.low_precision": "Local gradients agree, the reduced ones are off by about one rounding of a 16-bit dtype: the "
+    "grad.low_precision": "Local gradients agree, the reduced ones are off by about one rounding to 16 bits: the "
     "reduction runs in lower precision.",
     "grad.wrong_reduction": "Local gradients agree, the reduced ones do not: wrong group, buffer, divisor or time.",
     "grad.path": "Forward and loss agree and the gradient does not: part of the backward path is cut or doubled, as "
@@ -50,18 +50,18 @@ _TEXT = {
     "nonfinite": "NaN or infinity where the control has none.",
 }
 
-_NEXT = {
-    "init": "Seed before the model is built; then record both again (ddparity record --control ..., ddparity record ...).",
-    "data": "Print the sampler's settings (num_replicas, rank, seed, set_epoch); ddparity compare ... --json has counts.",
-    "bn": "Convert with torch.nn.SyncBatchNorm.convert_sync_batchnorm, or accept per-rank statistics; then record again.",
-    "forward": "Record both with ddparity.mark(...) inside this module to see which of its tensors differs first.",
-    "loss": "Divide the summed loss by the global number of tokens (times world size under DDP); then record again.",
-    "grad": "Look at who reduces this gradient and with which divisor; then record again and ddparity compare.",
-    "clip": "Call scaler.unscale_(optimizer) before clipping, clip with the norm over all ranks; then record again.",
-    "scaler": "Set the same init_scale in both runs; then record again.",
-    "opt": "Print optimizer.param_groups and its state after the wrapper is built; then record again.",
-    "buffer": "Reduce the buffer over the ranks before it is used or saved; then record again.",
-    "nonfinite": "Record in float32 or with a lower learning rate to see whether the value overflows.",
+_ADVICE = {
+    "init": "Seed before the model is built, on every rank alike.",
+    "data": "Print the sampler's num_replicas, rank, seed and epoch on every rank.",
+    "bn": "Convert with torch.nn.SyncBatchNorm.convert_sync_batchnorm, or accept statistics a rank.",
+    "forward": "Put ddparity.mark(name, tensor) inside this module to see which of its tensors differs first.",
+    "loss": "Divide the summed loss by the global number of tokens, times the world size under DDP.",
+    "grad": "Look at who reduces this gradient, over which group and with which divisor.",
+    "clip": "Unscale before clipping (scaler.unscale_(optimizer)), and clip with the norm over all ranks.",
+    "scaler": "Give the scaler the same init_scale in both runs.",
+    "opt": "Print optimizer.param_groups and its state after the wrapper is built, on every rank.",
+    "buffer": "Reduce the buffer over the ranks before it is used or saved.",
+    "nonfinite": "Try float32 or a lower learning rate to see whether the value overflows.",
 }
 
 
@@ -71,6 +71,6 @@ def cause(code: str, confidence: str = PROVED, detail: str = "") -> Cause:
     return Cause(code=code, text=text, confidence=confidence)
 
 
-def next_command(code: str) -> str:
-    """Return what to do or to run next."""
-    return _NEXT[code.partition(".")[0]]
+def advice(code: str) -> str:
+    """Return what to look at or to change before the next recording."""
+    return _ADVICE[code.partition(".")[0]]

@@ -1,5 +1,6 @@
 """Comparing two trials: each layer on its own, then the verdict."""
 
+import shlex
 from pathlib import Path
 
 from . import communication, data, memory, numerics
@@ -25,6 +26,8 @@ def compare_trials(control_dir: Path, candidate_dir: Path) -> Verdict:
     for name, layer in (("data", data), ("memory", memory), ("communication", communication)):
         layers[name], more = layer.judge(control, candidate)
         findings += _following(more, len(findings))
+    for finding in findings:
+        finding.next = f"{finding.next} Then: {_next_commands(control, candidate)}"
     reasons = control.partial_reasons() + candidate.partial_reasons()
     varied, confounded = varied_facts(control.trial, candidate.trial)
     return Verdict(
@@ -38,6 +41,14 @@ def compare_trials(control_dir: Path, candidate_dir: Path) -> Verdict:
         layers=layers,
         findings=findings,
     )
+
+
+def _next_commands(control: Run, candidate: Run) -> str:
+    """Return the commands that record the candidate again and hold it against the same control."""
+    facts = candidate.trial.facts
+    name = f"{facts.name}-again"
+    again = f"ddparity record --name {name} -- {shlex.join(facts.command)}"
+    return f"{again} && ddparity compare {control.trial.facts.name} {name}"
 
 
 def _following(findings: list[Finding], first: int) -> list[Finding]:

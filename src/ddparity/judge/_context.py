@@ -98,7 +98,7 @@ class StepContext:
             evidence={key: _rounded(value) for key, value in evidence.items()},
             floor=floor,
             cause=because,
-            next=_causes.next_command(because.code),
+            next=_causes.advice(because.code),
         )
 
 

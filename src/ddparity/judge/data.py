@@ -51,7 +51,7 @@ def _finding(step: int, plan: SamplePlan) -> Finding:
         ranks_differ=False,
         evidence={**plan.evidence, "reason": plan.reason},
         cause=_causes.cause(code),
-        next=_causes.next_command(code),
+        next=_causes.advice(code),
     )
 
 
