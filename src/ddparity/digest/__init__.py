@@ -16,10 +16,11 @@ from ._digest import (
     same,
     scaled,
 )
+from ._place import RowKeys
 from ._reference import digest_of
 
 if TYPE_CHECKING:
-    from ._torch import RowKeys, digest_tensor, row_hashes
+    from ._torch import digest_tensor, row_hashes
 
 __all__ = [
     "Digest",
@@ -40,10 +41,10 @@ __all__ = [
     "scaled",
 ]
 
-_TORCH_SIDE = ("RowKeys", "digest_tensor", "row_hashes")
+_TORCH_SIDE = ("digest_tensor", "row_hashes")
 
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401 - the type of a module attribute
+def __getattr__(name: str) -> Any:
     if name in _TORCH_SIDE:
         from . import _torch
 

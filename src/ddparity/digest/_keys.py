@@ -9,6 +9,9 @@ of 256 groups; a group rotates its blocks by (group mod 128) and multiplies them
 signs. So an element at position j of a block falls into bucket (j + rotation) mod 128: inside a block no two
 elements collide, and between blocks they collide as in a CountSketch (Charikar, Chen, Farach-Colton 2002), whose
 variance bound 2/128 of the squared norm holds up to the factor 1.5 for patterns that repeat in every block.
+
+The exact hash weighs words of at most 32 bits; an element of 64 bits is two words. Were it one, a change of its top
+bit alone would add 2**63 times an odd weight, whatever the weight: the sign flips of two float64 would cancel.
 """
 
 from functools import lru_cache
@@ -46,6 +49,12 @@ def block_ids(row_keys: U64, first: int, num: int) -> U64:
         return mix64(keys[:, None] + mix64(numbers + _SEED_BLOCK)[None, :]).reshape(-1)
 
 
+def element_ids(blocks: U64, rows: U64) -> U64:
+    """Return the id of the block of each element, by the number of the block in its row and the key of the row."""
+    with np.errstate(over="ignore"):
+        return mix64(mix64(rows + _SEED_BLOCK) + mix64(blocks + _SEED_BLOCK))
+
+
 def groups_of(ids: U64) -> npt.NDArray[np.int64]:
     """Return the group (0..255) of each block id."""
     return ((ids >> np.uint64(8)) & np.uint64(GROUPS - 1)).astype(np.int64)
@@ -71,14 +80,29 @@ def group_signs() -> npt.NDArray[np.float64]:
 
 @lru_cache(maxsize=1)
 def hash_table() -> U64:
-    """Return 65,536 odd 64-bit weights: the weight of an element is table[i mod 65536] * chunk_weight(i div 65536)."""
+    """Return 65,536 odd 64-bit weights: the weight of word i is table[i mod 65536] * chunk_weight(i div 65536)."""
     return mix64(np.arange(HASH_TABLE, dtype=np.uint64) + _SEED_TABLE) | np.uint64(1)
 
 
 def chunk_weights(chunks: U64) -> U64:
-    """Return the odd weight of each chunk of 65,536 elements."""
+    """Return the odd weight of each chunk of 65,536 words."""
     with np.errstate(over="ignore"):
         return mix64(np.asarray(chunks, dtype=np.uint64) + _SEED_CHUNK) | np.uint64(1)
+
+
+def signs_and_buckets(index: U64, rows: U64) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Return sign and bucket of each element, by its index in the row and the key of its row, all (n,)."""
+    place = (index % np.uint64(BLOCK)).astype(np.int64)
+    ids = element_ids(index // np.uint64(BLOCK), rows)
+    groups = groups_of(ids)
+    return signs_of(ids) * sign_rows()[groups // BLOCK, place], (place + groups) % BLOCK
+
+
+def hash_weights(index: U64, rows: U64) -> U64:
+    """Return the weight of each word, by its index in the row and the key of its row, all (n,)."""
+    table = hash_table()[(index % np.uint64(HASH_TABLE)).astype(np.int64)]
+    with np.errstate(over="ignore"):
+        return table * chunk_weights(index // np.uint64(HASH_TABLE) + mix64(rows))
 
 
 def flat_indices(local_shape: tuple[int, ...], offsets: tuple[int, ...], global_shape: tuple[int, ...]) -> U64:

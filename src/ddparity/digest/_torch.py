@@ -5,67 +5,38 @@ cores, and a rotation of 256 rows. Tables that depend on the shape alone are cac
 """
 
 import math
-from collections import OrderedDict
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from . import _keys as keys
-from ._digest import Digest
+from . import _small as small
+from ._cache import Bounded
+from ._digest import Digest, Sketch
+from ._place import Place, RowKeys
 from ._reference import hash_values, sketch_values
 
 _SUB_BAG = 32  # rows summed in the tensor's own precision before float64 takes over
-_DIRECT = 64  # up to so many blocks are rotated one by one
-_CACHED_TABLES = 256
 _CHUNK = 1 << 18  # elements whose magnitudes are summed at a time: the copy stays in the cache
 _NORM_ROW = 4096  # a plain float32 norm was 2e-4 off at 4 million elements; rows of 4,096 and a float64 sum are not
-_INT_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_SPREAD = 0x1E3779B97F4A7C15  # odd, near 2**64 / the golden ratio
+_SAFE = 1e-15  # squares of float32 below this lose their smallest addends to underflow
+_INT_OF_SIZE = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int32}
+_EXACT_IN_FLOAT32 = {torch.float16, torch.bfloat16, torch.int16, torch.float32}
 
 
-class RowKeys(NamedTuple):
-    """Identities of the samples along dimension 0: ``ids`` (rows,) uint64, and one number that stands for all."""
+class _Bags(NamedTuple):
+    """How ``embedding_bag`` sums the blocks of each group: signs and order of the blocks, starts of the bags."""
 
-    ids: keys.U64
-    token: int
-
-    @classmethod
-    def of(cls, ids: keys.U64) -> "RowKeys":
-        """Make row keys from identities in the order of the rows."""
-        return cls(ids, hash(ids.tobytes()))
-
-
-_POSITION = RowKeys(np.zeros(1, dtype=np.uint64), 0)
-
-
-class _Table(NamedTuple):
-    """How blocks are grouped: for few blocks their groups, for many the bags of ``embedding_bag``."""
-
-    groups: torch.Tensor | None
     signs: torch.Tensor
-    order: torch.Tensor | None
-    bags: torch.Tensor | None
+    order: torch.Tensor
+    starts: torch.Tensor
     per_group: int
 
 
-class _TableCache:
-    def __init__(self) -> None:
-        self._tables: OrderedDict[tuple, _Table] = OrderedDict()
-
-    def get(self, rows: RowKeys, first: int, num: int, like: torch.Tensor) -> _Table:
-        key = (rows.token, len(rows.ids), first, num, like.dtype, like.device)
-        table = self._tables.get(key)
-        if table is None:
-            table = self._tables[key] = _make_table(keys.block_ids(rows.ids, first, num), like)
-            while len(self._tables) > _CACHED_TABLES:
-                self._tables.popitem(last=False)
-        else:
-            self._tables.move_to_end(key)
-        return table
-
-
-_tables = _TableCache()
+_bags: Bounded[_Bags] = Bounded(64 << 20)
 
 
 @torch.no_grad()
@@ -83,53 +54,59 @@ def digest_tensor(
         tensor: The tensor, or one shard of it.
         offsets: Index at which the shard starts in each dimension; None for a whole tensor.
         global_shape: Shape of the whole tensor; None for a whole tensor.
-        row_keys: Identities of the samples along dimension 0 (``len(ids) == tensor.shape[0]``).
+        row_keys: Identities of the samples along dimension 0 (``len(ids)`` divides ``tensor.shape[0]``).
         with_hash: Whether to compute the exact hash, the dearest part; needed where replicas are compared.
 
     Returns:
         The digest; equal to that of ``digest_of`` on the same values up to rounding, its hash exactly.
+
+    Raises:
+        ValueError: If offsets or identities do not fit the shape.
     """
     shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
     real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
-    extra = tuple(real.shape[len(shape) :])
-    flat = real.detach().resolve_neg().contiguous().reshape(-1)
-    work, stats = _statistics(flat)
-    start: int | None = 0
-    if offsets is not None and global_shape is not None:
-        local, total = (*shape, *extra), (*global_shape, *extra)
-        start = keys.contiguous_start(local, (*offsets, *(0 for _ in extra)), total)
+    flat = real.detach().resolve_neg().contiguous().view(-1)
+    place = Place.of(tuple(real.shape), len(shape), offsets, global_shape, row_keys)
     exact = None
-    if start is None:
-        index = keys.flat_indices(local, (*offsets, *(0 for _ in extra)), total)
-        zeros = np.zeros(index.size, dtype=np.uint64)
-        sketch = sketch_values(work.double().cpu().numpy(), index, zeros)
-        exact = hash_values(_numpy_bits(flat), index, zeros) if with_hash else None
+    if flat.numel() <= small.SMALL:
+        values, stats = small.statistics(_working(flat).cpu().numpy().astype(np.float64))
+        sketch = small.sketch(values, place)
+        if with_hash:
+            exact = small.exact_hash(_bits(flat).cpu().numpy(), place, flat.element_size())
     else:
-        sketch = _sketch(work, row_keys or _POSITION, start)
-        exact = _hash(flat, row_keys or _POSITION, start) if with_hash else None
+        work, stats = _statistics(_working(flat))
+        sketch = _sketch(work, place)
+        if with_hash:
+            exact = _hash(flat, place)
     return Digest(shape=shape, dtype=dtype, count=flat.numel(), hash=exact, sketch=sketch, **stats)
 
 
 def row_hashes(tensor: torch.Tensor) -> keys.U64:
     """Return an identity for each row along dimension 0, from its bits alone, shape (rows,), uint64."""
     rows = tensor.shape[0]
-    bits = _bits(tensor.detach().contiguous().reshape(-1)).reshape(rows, -1)
-    weights = _weights(bits.shape[1], bits.device)
-    return keys.mix64((bits * weights).sum(1).cpu().numpy().view(np.uint64))
+    if tensor.numel() == 0:
+        return keys.mix64(np.zeros(rows, dtype=np.uint64))
+    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    words = _bits(real.detach().resolve_neg().contiguous().view(-1)).view(rows, -1)
+    mixed = words * _SPREAD  # numbers such as 1.0 have few bits set: without this, identities would have few too
+    mixed = (mixed ^ (mixed >> 32)) * _row_weights(words.shape[1], words.device)
+    return keys.mix64(mixed.sum(1).cpu().numpy().view(np.uint64))
 
 
-def _statistics(flat: torch.Tensor) -> tuple[torch.Tensor, dict]:
-    """Return the elements in float32 or float64 with NaN and Inf as 0, and the statistics."""
-    if flat.dtype in (torch.float32, torch.float64):
-        work = flat
-    elif flat.dtype in (torch.float16, torch.bfloat16) or flat.element_size() == 1 or flat.dtype == torch.int16:
-        work = flat.float()
-    else:
-        work = flat.double()
-    if flat.numel() == 0:
-        return work, {"sum": 0.0, "sum_abs": 0.0, "sum_sq": 0.0, "minimum": math.inf, "maximum": -math.inf}
+def _working(flat: torch.Tensor) -> torch.Tensor:
+    """Return the elements in float32 where that is exact, else in float64."""
+    if flat.dtype == torch.float32 or flat.dtype == torch.float64:
+        return flat
+    if flat.dtype in _EXACT_IN_FLOAT32 or flat.element_size() == 1:
+        return flat.float()
+    return flat.double()
+
+
+def _statistics(work: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
+    """Return the elements with NaN and Inf as 0, and the statistics."""
     stats = _moments(work)
-    if math.isfinite(stats["sum_sq"]) and math.isfinite(stats["sum"]) and math.isfinite(stats["sum_abs"]):
+    largest = max(-stats["minimum"], stats["maximum"])
+    if all(map(math.isfinite, stats.values())) and not 0.0 < largest < _SAFE:
         return work, stats
     wide = work.double()
     num_nan, num_inf = int(wide.isnan().sum()), int(wide.isinf().sum())
@@ -137,9 +114,12 @@ def _statistics(flat: torch.Tensor) -> tuple[torch.Tensor, dict]:
     return wide, {**_moments(wide), "num_nan": num_nan, "num_inf": num_inf}
 
 
-def _moments(work: torch.Tensor) -> dict:
+def _moments(work: torch.Tensor) -> dict[str, float]:
     low, high = torch.aminmax(work)
-    sum_abs = torch.stack([chunk.abs().sum() for chunk in work.split(_CHUNK)]).double().sum()
+    if work.device.type == "cpu":
+        sum_abs = torch.stack([chunk.abs().sum() for chunk in work.split(_CHUNK)]).double().sum()
+    else:
+        sum_abs = torch.linalg.vector_norm(work, 1, dtype=torch.float64)
     packed = torch.stack([work.sum().double(), sum_abs, _sum_of_squares(work), low.double(), high.double()])
     return dict(zip(("sum", "sum_abs", "sum_sq", "minimum", "maximum"), packed.tolist(), strict=True))
 
@@ -153,109 +133,84 @@ def _sum_of_squares(work: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(rows, dim=1).double().square().sum() + tail
 
 
-def _sketch(work: torch.Tensor, rows: RowKeys, start: int) -> np.ndarray:
-    num_rows = len(rows.ids)
-    if work.numel() == 0 or num_rows == 0:
-        return np.zeros(keys.BLOCK)
-    each = work.numel() // num_rows
-    front = start % keys.BLOCK
-    back = -(front + each) % keys.BLOCK
+def _sketch(work: torch.Tensor, place: Place) -> Sketch:
+    if place.start is None:
+        return sketch_values(work.double().cpu().numpy(), *place.indices())
+    num_rows = len(place.rows.ids)
+    front = place.start % keys.BLOCK
+    back = -(front + place.each) % keys.BLOCK
     if front or back:
-        work = torch.nn.functional.pad(work.view(num_rows, each), (front, back))
+        work = torch.nn.functional.pad(work.view(num_rows, place.each), (front, back))
     blocks = work.view(-1, keys.BLOCK)
-    table = _tables.get(rows, start // keys.BLOCK, blocks.shape[0] // num_rows, blocks)
-    return _rotate(*_grouped(blocks, table)).cpu().numpy()
+    bags = _bags.get((place.key, blocks.dtype, blocks.device), lambda: _make_bags(place, blocks))
+    sums = torch.embedding_bag(blocks, bags.order, bags.starts, False, 0, False, bags.signs)[0]
+    return _rotate(sums.double().view(keys.GROUPS, bags.per_group, keys.BLOCK).sum(1)).cpu().numpy()
 
 
-def _grouped(blocks: torch.Tensor, table: _Table) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Sum the blocks of each group with their signs, in float64: shape (groups, 128), and which groups."""
-    if table.groups is not None:
-        return blocks.double() * table.signs, table.groups
-    sums = torch.embedding_bag(blocks, table.order, table.bags, False, 0, False, table.signs)[0]
-    return sums.double().view(keys.GROUPS, table.per_group, keys.BLOCK).sum(1), None
-
-
-def _rotate(sums: torch.Tensor, groups: torch.Tensor | None) -> torch.Tensor:
-    if groups is not None:
-        signs, places = _group_tables(sums.device)
-        return (sums * signs[groups]).gather(1, places[groups]).sum(0)
-    signed = (sums * _group_tables(sums.device)[0]).view(2, keys.BLOCK, keys.BLOCK).sum(0)
+def _rotate(sums: torch.Tensor) -> torch.Tensor:
+    """Multiply the sums of the groups, (256, 128), with their signs, rotate them and add them up."""
+    signed = (sums * _group_signs(sums.device)).view(2, keys.BLOCK, keys.BLOCK).sum(0)
     twice = torch.cat([signed, signed], dim=1)
     width = 2 * keys.BLOCK  # row g read from column 128 - g on: a rotation by g without an index
     return twice.as_strided((keys.BLOCK, keys.BLOCK), (width - 1, 1), keys.BLOCK).sum(0)
 
 
 @lru_cache(maxsize=8)
-def _group_tables(device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    rotation = np.arange(keys.GROUPS)[:, None] % keys.BLOCK
-    places = (np.arange(keys.BLOCK)[None, :] - rotation) % keys.BLOCK
-    return torch.from_numpy(keys.group_signs()).to(device), torch.from_numpy(places).to(device)
+def _group_signs(device: torch.device) -> torch.Tensor:
+    return torch.from_numpy(keys.group_signs()).to(device)
 
 
-def _make_table(ids: keys.U64, like: torch.Tensor) -> _Table:
+def _make_bags(place: Place, blocks: torch.Tensor) -> tuple[_Bags, int]:
+    num_rows = len(place.rows.ids)
+    ids = keys.block_ids(place.rows.ids, (place.start or 0) // keys.BLOCK, blocks.shape[0] // num_rows)
     groups, signs = keys.groups_of(ids), keys.signs_of(ids)
-    if len(ids) <= _DIRECT:
-        return _Table(
-            torch.from_numpy(groups).to(like.device), torch.from_numpy(signs)[:, None].to(like.device), None, None, 0
-        )
     order = np.argsort(groups, kind="stable")
     sizes = np.bincount(groups, minlength=keys.GROUPS)
     per_group = math.ceil(int(sizes.max()) / _SUB_BAG)
-    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
     within = np.minimum(np.arange(per_group)[None, :] * _SUB_BAG, sizes[:, None])
-    bags = (starts[:, None] + within).reshape(-1)
-    return _Table(
-        None,
-        torch.from_numpy(signs[order]).to(like.device, like.dtype),
-        torch.from_numpy(order.astype(np.int64)).to(like.device),
-        torch.from_numpy(bags.astype(np.int64)).to(like.device),
+    bags = _Bags(
+        torch.from_numpy(signs[order]).to(blocks.device, blocks.dtype),
+        torch.from_numpy(order.astype(np.int64)).to(blocks.device),
+        torch.from_numpy((first[:, None] + within).reshape(-1)).to(blocks.device),
         per_group,
     )
+    return bags, sum(t.nbytes for t in bags[:3])
 
 
 def _bits(flat: torch.Tensor) -> torch.Tensor:
-    """Return the bits of each element as a signed integer of the same size, to be widened to 64 bits."""
+    """Return the bits of each element as signed words of at most 32 bits, low word first."""
     return flat.view(_INT_OF_SIZE[flat.element_size()])
 
 
-def _numpy_bits(flat: torch.Tensor) -> np.ndarray:
-    return _bits(flat).cpu().numpy()
-
-
 @lru_cache(maxsize=8)
-def _hash_weights(device: torch.device) -> torch.Tensor:
+def _hash_table(device: torch.device) -> torch.Tensor:
     return torch.from_numpy(keys.hash_table().view(np.int64)).to(device)
 
 
 @lru_cache(maxsize=64)
-def _weights(num: int, device: torch.device) -> torch.Tensor:
+def _row_weights(num: int, device: torch.device) -> torch.Tensor:
     index = np.arange(num, dtype=np.uint64)
-    with np.errstate(over="ignore"):
-        weights = keys.hash_table()[index % np.uint64(keys.HASH_TABLE)] * keys.chunk_weights(
-            index // np.uint64(keys.HASH_TABLE)
-        )
-    return torch.from_numpy(weights.view(np.int64)).to(device)
+    return torch.from_numpy(keys.hash_weights(index, np.zeros_like(index)).view(np.int64)).to(device)
 
 
-def _hash(flat: torch.Tensor, rows: RowKeys, start: int) -> int:
-    num_rows = len(rows.ids)
-    if flat.numel() == 0 or num_rows == 0:
-        return 0
-    if num_rows > 1 or rows.token:
-        each = flat.numel() // num_rows
-        index = np.tile(np.arange(each, dtype=np.uint64), num_rows)
-        return hash_values(_numpy_bits(flat), index, np.repeat(rows.ids, each))
-    table, total, done = _hash_weights(flat.device), 0, 0
-    zero = keys.mix64(np.zeros(1, dtype=np.uint64))
-    with np.errstate(over="ignore"):
-        first, last = start // keys.HASH_TABLE, (start + flat.numel() - 1) // keys.HASH_TABLE
-        chunks = keys.chunk_weights(np.arange(first, last + 1, dtype=np.uint64) + zero)
-    sums = []
-    for _ in chunks:
+def _hash(flat: torch.Tensor, place: Place) -> int:
+    if place.start is None:
+        values = flat.view(_INT_OF_SIZE[flat.element_size()] if flat.element_size() < 8 else torch.int64)
+        return hash_values(values.cpu().numpy(), *place.indices())
+    rows = _bits(flat).view(len(place.rows.ids), -1)
+    start = place.start * (rows.shape[1] // place.each)
+    table, done = _hash_table(flat.device), 0
+    sums: list[torch.Tensor] = []
+    while done < rows.shape[1]:
         at = (start + done) % keys.HASH_TABLE
-        size = min(keys.HASH_TABLE - at, flat.numel() - done)
-        sums.append((table[at : at + size] * _bits(flat[done : done + size])).sum())
+        size = min(keys.HASH_TABLE - at, rows.shape[1] - done)
+        weights = table[at : at + size]
+        pieces = rows[:, done : done + size].split(max(1, _CHUNK // size))
+        sums.append(torch.cat([(piece * weights).sum(1) for piece in pieces]))
         done += size
-    for part, weight in zip(torch.stack(sums).tolist(), chunks.tolist(), strict=True):
-        total = (total + part * weight) % (1 << 64)
-    return total
+    parts = torch.stack(sums).cpu().numpy().view(np.uint64)
+    first = start // keys.HASH_TABLE
+    with np.errstate(over="ignore"):
+        chunks = np.arange(first, first + len(sums), dtype=np.uint64)[:, None] + keys.mix64(place.rows.ids)[None, :]
+        return int((parts * keys.chunk_weights(chunks)).sum(dtype=np.uint64))
