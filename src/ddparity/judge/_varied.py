@@ -8,13 +8,13 @@ from ._verdict import Varied
 
 _FOLLOW_WORLD_SIZE = {"backend", "master", "launcher", "batch_shape", "num_threads", "environment"}
 """Facts that a change of the world size brings along; on their own they are variables like any other."""
-_ABSENT = None
+_LAUNCHER_MODULES = {"torch.distributed.run", "torch.distributed.launch", "accelerate.commands.launch"}
 
 
 def varied_facts(control: Trial, candidate: Trial) -> tuple[list[Varied], bool]:
     """List the facts that differ, and say whether more than one of them is a variable of its own."""
     ours, theirs = _facts(control), _facts(candidate)
-    keys = [key for key in dict.fromkeys([*ours, *theirs]) if ours.get(key, _ABSENT) != theirs.get(key, _ABSENT)]
+    keys = [key for key in dict.fromkeys([*ours, *theirs]) if ours.get(key) != theirs.get(key)]
     varied = [Varied(variable=key, control=ours.get(key), candidate=theirs.get(key)) for key in keys]
     names = {v.variable for v in varied}
     if "world_size" in names:
@@ -25,10 +25,11 @@ def varied_facts(control: Trial, candidate: Trial) -> tuple[list[Varied], bool]:
 
 
 def _facts(trial: Trial) -> dict[str, Any]:
-    launcher, arguments = _split_command(trial.facts.command, trial.facts.script)
-    facts: dict[str, Any] = {"world_size": trial.world_size, "launcher": launcher, "arguments": arguments}
-    facts["script"] = trial.facts.script_sha256
+    launcher, target, arguments = _split_command(trial.facts.command, trial.facts.script)
+    facts: dict[str, Any] = {"world_size": trial.world_size, "launcher": launcher}
+    facts |= {"target": target, "arguments": arguments, "script": trial.facts.script_sha256}
     facts["git_commit"] = trial.facts.git.commit
+    facts |= {f"env:{name}": value for name, value in sorted(trial.facts.env.items())}
     if not trial.ranks:
         return facts
     rank = trial.ranks[0].facts
@@ -40,11 +41,14 @@ def _facts(trial: Trial) -> dict[str, Any]:
     return facts
 
 
-def _split_command(command: list[str], script: str | None) -> tuple[str, list[str]]:
+def _split_command(command: list[str], script: str | None) -> tuple[str, str, list[str]]:
+    """Split a command into launcher, the script or module that trains, and its arguments."""
     for index, word in enumerate(command):
+        if word == "-m" and index + 1 < len(command) and command[index + 1] not in _LAUNCHER_MODULES:
+            return " ".join(command[:index]), command[index + 1], command[index + 2 :]
         if word.endswith(".py") or (script is not None and word == script):
-            return " ".join(command[:index]), command[index + 1 :]
-    return command[0] if command else "", command[1:]
+            return " ".join(command[:index]), word, command[index + 1 :]
+    return (command[0] if command else ""), "", command[1:]
 
 
 def _scaled_with_world(ours: dict[str, Any], theirs: dict[str, Any]) -> bool:

@@ -73,7 +73,7 @@ def _judge_step(ctx: StepContext) -> list[Finding]:
     if ctx.comparable:
         found += _forward.activations(ctx)
     if ctx.comparable:
-        losses = _forward.loss(ctx)
+        losses = _forward.loss(ctx) if ctx.control.passes else []
     gradients = _backward.gradients(ctx)
     if losses and gradients and _scale_only(losses[0], gradients[0]):
         gradients[0].evidence["loss_factor"] = losses[0].evidence["candidate"] / losses[0].evidence["control"]
@@ -163,7 +163,7 @@ def _describe(plans: dict[int, tuple[SamplePlan, ReductionPlan]], tally: Tally) 
         return {"proved": False, "reason": "no step to plan"}
     first = min(plans)
     samples, reduction = plans[first]
-    return {
+    plan = {
         "samples": samples.placement,
         "parts": samples.groups,
         "foreign_ranks": samples.foreign,
@@ -175,3 +175,4 @@ def _describe(plans: dict[int, tuple[SamplePlan, ReductionPlan]], tally: Tally) 
         "not_compared": dict(sorted(tally.unproved.items())[:50]),
         "steps": sorted(plans),
     }
+    return {key: value for key, value in plan.items() if value not in ("", [], {}, None)}
