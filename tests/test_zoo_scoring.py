@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ddparity.judge._verdict import LAYERS, Cause, Finding, LayerVerdict, Phase, Status, Verdict
+from ddparity.judge import LAYERS, Cause, Finding, LayerVerdict, Phase, Status, Verdict
 from ddparity.trials import _scoring as scoring
 from ddparity.trials._scoring import Locus, Outcome, Row
 

@@ -87,12 +87,13 @@ def _explain(good: Verdict, bad: Verdict) -> bool:
     found = bad.layers["numerics"].status is Status.DEVIATES and first is not None and first.name == FAULTY_PARAMETER
     print("\nWhat to look at\n---------------")
     if passed:
-        print("Healthy: same samples, same loss, same gradients as on one device, up to rounding. That is a PASS.")
+        print("Healthy: same samples, same gradients as on one device, up to rounding. That is a PASS.")
     else:
         print("Healthy: this should have been a PASS and is not. Please report it with the text above.")
     if found and first is not None:
-        print(f"Faulty: {_where(first)}. That is the parameter the fault was planted in: {_fault_in_words()}.")
-        print("The loss of the first step is the same in all three runs, and no curve would have shown it.")
+        print(f"Faulty: {_where(first)}")
+        print(f"That is the parameter the fault was planted in: {_fault_in_words()}.")
+        print("The loss of the first step is the same in all three runs, and later ones are only a little off.")
     else:
         print(f"Faulty: this should have named {FAULTY_PARAMETER} first and does not. Please report it.")
     return passed and found
@@ -100,4 +101,4 @@ def _explain(good: Verdict, bad: Verdict) -> bool:
 
 def _where(finding: Finding) -> str:
     step = "" if finding.step is None else f", at step {finding.step}"
-    return f"the first thing that deviates is {finding.name}{step}, in the phase {finding.phase}: {finding.cause.text}"
+    return f"the first thing that deviates is {finding.name}{step}, in the phase {finding.phase}. {finding.cause.text}"
