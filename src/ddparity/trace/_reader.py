@@ -13,12 +13,15 @@ import pyarrow as pa
 from ddparity._errors import TraceError
 from ddparity.digest import Digest
 
-from ._schema import SCHEMA_VERSION, SKETCH_SIZE, RankFacts, TrialFacts
+from ._ipc import read_stream
+from ._schema import SCHEMA_VERSION, SKETCH_SIZE, RankFacts, Site, TrialFacts
 from ._streams import STREAMS
 
 MAX_JSON_BYTES = 16 << 20
-MAX_STREAM_BYTES = 16 << 30
 MAX_RANKS = 65_536
+MAX_DIMS = 64
+MAX_DIM = 1 << 48
+_SITES = frozenset(Site)
 _RANK_FOLDER = re.compile(r"rank-(\d{5,9})\Z")
 
 T = TypeVar("T")
@@ -91,7 +94,7 @@ class RankTrace:
     @cached_property
     def digests(self) -> list[DigestRow]:
         """All digests in the order in which they were taken."""
-        sites = {row["site_id"]: _site(row) for row in self._table("sites").to_pylist()}
+        sites = {row["site_id"]: _site(row, self.folder) for row in self._table("sites").to_pylist()}
         return _digest_rows(self._table("digests"), sites, self.folder)
 
     @cached_property
@@ -141,17 +144,23 @@ def read_trial(folder: Path) -> Trial:
     """Read a trial's facts and those of its ranks; streams are read on first use.
 
     Raises:
-        TraceError: If a file is missing, corrupt, of another schema or absurdly large.
+        TraceError: If a file is missing, corrupt, of another schema or absurdly large. A rank that was killed before
+            it had written ``rank.json`` is not an error; it is a missing rank.
     """
     facts = read_json(folder / "trial.json", TrialFacts)
     found = sorted((int(m[1]), path) for path in folder.iterdir() if (m := _RANK_FOLDER.match(path.name)))
     if len(found) > MAX_RANKS:
         raise TraceError(f"{folder}: {len(found)} rank folders, more than the {MAX_RANKS} that are read.")
-    ranks = [RankTrace(path, read_json(path / "rank.json", RankFacts)) for _, path in found]
-    for rank in ranks:
-        if not 0 <= rank.facts.rank < max(rank.facts.world_size, 1) or rank.facts.world_size > MAX_RANKS:
-            raise TraceError(f"{rank.folder}: rank {rank.facts.rank} of {rank.facts.world_size} cannot be.")
-    return Trial(folder, facts, ranks)
+    return Trial(folder, facts, [_rank(path, number) for number, path in found if (path / "rank.json").exists()])
+
+
+def _rank(folder: Path, number: int) -> RankTrace:
+    facts = read_json(folder / "rank.json", RankFacts)
+    if not 0 <= facts.rank < facts.world_size <= MAX_RANKS:
+        raise TraceError(f"{folder}: rank {facts.rank} of {facts.world_size} cannot be. Record the trial again.")
+    if facts.rank != number:
+        raise TraceError(f"{folder}: holds what rank {facts.rank} recorded. Record the trial again.")
+    return RankTrace(folder, facts)
 
 
 def read_json(path: Path, kind: type[T]) -> T:
@@ -166,7 +175,7 @@ def read_json(path: Path, kind: type[T]) -> T:
         value = msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror}). Record the trial again.") from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise TraceError(f"{path}: not a file that ddparity wrote ({error}). Record the trial again.") from error
     schema = getattr(value, "schema", SCHEMA_VERSION)
     if schema != SCHEMA_VERSION:
@@ -174,64 +183,27 @@ def read_json(path: Path, kind: type[T]) -> T:
     return value
 
 
-def read_stream(path: Path, schema: pa.Schema) -> tuple[pa.Table, bool]:
-    """Read an Arrow stream up to its last full batch; also say whether it ended with its end mark.
-
-    Raises:
-        TraceError: If the file is missing, too large, of other columns or corrupt within a batch.
-    """
-    try:
-        size = path.stat().st_size
-        if size > MAX_STREAM_BYTES:
-            raise TraceError(f"{path}: {size} bytes, more than the {MAX_STREAM_BYTES} that are read.")
-        if size == 0:
-            return schema.empty_table(), False
-        source = pa.memory_map(str(path))
-        reader = pa.ipc.open_stream(source)
-    except OSError as error:
-        raise TraceError(f"{path}: cannot be read ({error}). Record the trial again.") from error
-    except pa.ArrowInvalid as error:
-        raise TraceError(f"{path}: not an Arrow stream ({error}). Record the trial again.") from error
-    if not reader.schema.equals(schema):
-        raise TraceError(f"{path}: columns are not those of schema {SCHEMA_VERSION}. Record the trial again.")
-    batches, whole = _read_batches(reader, path, size)
-    return pa.Table.from_batches(batches, schema=schema), whole
-
-
-def _read_batches(reader: pa.RecordBatchReader, path: Path, size: int) -> tuple[list[pa.RecordBatch], bool]:
-    batches: list[pa.RecordBatch] = []
-    while True:
-        try:
-            batch = reader.read_next_batch()
-        except StopIteration:
-            return batches, _has_end_mark(path, size)
-        except (pa.ArrowInvalid, OSError):
-            return batches, False
-        try:
-            batch.validate(full=True)
-        except pa.ArrowInvalid as error:
-            raise TraceError(f"{path}: corrupt batch {len(batches)} ({error}). Record the trial again.") from error
-        batches.append(batch)
-
-
-def _has_end_mark(path: Path, size: int) -> bool:
-    with open(path, "rb") as file:
-        file.seek(max(0, size - 8))
-        return file.read() == b"\xff\xff\xff\xff\x00\x00\x00\x00"
-
-
-def _site(row: dict[str, Any]) -> SiteRow:
+def _site(row: dict[str, Any], folder: Path) -> SiteRow:
+    shape, offsets, global_shape = (_dims(row[name], folder) for name in ("shape", "offsets", "global_shape"))
+    if row["site"] not in _SITES or shape is None:
+        raise TraceError(f"{folder}: site {row['site_id']} ({row['site']!r}) is none of ddparity's. Record again.")
     return SiteRow(
         site=row["site"],
         name=row["name"],
         part=row["part"],
         module=row["module"],
         dtype=row["dtype"],
-        shape=tuple(row["shape"] or ()),
-        offsets=None if row["offsets"] is None else tuple(row["offsets"]),
-        global_shape=None if row["global_shape"] is None else tuple(row["global_shape"]),
+        shape=shape,
+        offsets=offsets,
+        global_shape=global_shape,
         placement=row["placement"],
     )
+
+
+def _dims(values: list[int] | None, folder: Path) -> tuple[int, ...] | None:
+    if values is not None and (len(values) > MAX_DIMS or any(not 0 <= value <= MAX_DIM for value in values)):
+        raise TraceError(f"{folder}: no tensor has the shape {str(values)[:80]}. Record the trial again.")
+    return None if values is None else tuple(values)
 
 
 _DIGEST_FIELDS = ("count", "num_nan", "num_inf", "sum", "sum_abs", "sum_sq", "minimum", "maximum", "hash")
@@ -247,6 +219,8 @@ def _digest_rows(table: pa.Table, sites: dict[int, SiteRow], folder: Path) -> li
         if site is None:
             raise TraceError(f"{folder}: digest {seq} names site {site_id}, which is not there. Record again.")
         stats = dict(zip(_DIGEST_FIELDS, (column[i] for column in values), strict=True))
+        if min(stats["count"], stats["num_nan"], stats["num_inf"]) < 0:
+            raise TraceError(f"{folder}: digest {seq} counts a negative number of elements. Record again.")
         digest = Digest(shape=site.shape, dtype=site.dtype, sketch=sketches[i], **stats)
         rows.append(DigestRow(seq, site, step, batch, occurrence, backward, num_rows, flags, digest))
     return rows
@@ -265,6 +239,6 @@ def _sketches(table: pa.Table) -> np.ndarray:
 def _event(row: dict[str, Any], folder: Path) -> EventRow:
     try:
         data = msgspec.json.decode(row["data"], type=dict[str, Any]) if row["data"] else {}
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise TraceError(f"{folder}: event {row['seq']} is not JSON ({error}). Record the trial again.") from error
     return EventRow(row["seq"], row["time_ns"], row["step"], row["kind"], row["name"], row["value"], data)

@@ -5,74 +5,73 @@ import pyarrow as pa
 from ._schema import SCHEMA_VERSION, SKETCH_SIZE
 
 _META = {b"ddparity_schema": str(SCHEMA_VERSION).encode()}
+_MAY_BE_NULL = {"offsets", "global_shape", "hash", "value"}
 
-SITES = pa.schema(
-    [
-        ("site_id", pa.int32()),
-        ("site", pa.string()),
-        ("name", pa.string()),
-        ("part", pa.string()),
-        ("module", pa.string()),
-        ("dtype", pa.string()),
-        ("shape", pa.list_(pa.int64())),
-        ("offsets", pa.list_(pa.int64())),
-        ("global_shape", pa.list_(pa.int64())),
-        ("placement", pa.string()),
-    ],
-    metadata=_META,
+
+def _schema(*columns: tuple[str, pa.DataType]) -> pa.Schema:
+    """Make a schema whose columns always have a value, but for those that say nothing where there is nothing."""
+    return pa.schema([pa.field(name, kind, nullable=name in _MAY_BE_NULL) for name, kind in columns], metadata=_META)
+
+
+def _list(kind: pa.DataType) -> pa.DataType:
+    return pa.list_(pa.field("item", kind, nullable=False))
+
+
+SITES = _schema(
+    ("site_id", pa.int32()),
+    ("site", pa.string()),
+    ("name", pa.string()),
+    ("part", pa.string()),
+    ("module", pa.string()),
+    ("dtype", pa.string()),
+    ("shape", _list(pa.int64())),
+    ("offsets", _list(pa.int64())),
+    ("global_shape", _list(pa.int64())),
+    ("placement", pa.string()),
 )
 """What is digested: one row for each combination of site, name, part, shape and placement."""
 
-DIGESTS = pa.schema(
-    [
-        ("seq", pa.int64()),
-        ("site_id", pa.int32()),
-        ("step", pa.int32()),
-        ("batch", pa.int32()),
-        ("occurrence", pa.int32()),
-        ("backward", pa.int32()),
-        ("rows", pa.int32()),
-        ("flags", pa.int32()),
-        ("count", pa.int64()),
-        ("num_nan", pa.int64()),
-        ("num_inf", pa.int64()),
-        ("sum", pa.float64()),
-        ("sum_abs", pa.float64()),
-        ("sum_sq", pa.float64()),
-        ("minimum", pa.float64()),
-        ("maximum", pa.float64()),
-        ("hash", pa.uint64()),
-        ("sketch", pa.binary(SKETCH_SIZE * 8)),
-    ],
-    metadata=_META,
+DIGESTS = _schema(
+    ("seq", pa.int64()),
+    ("site_id", pa.int32()),
+    ("step", pa.int32()),
+    ("batch", pa.int32()),
+    ("occurrence", pa.int32()),
+    ("backward", pa.int32()),
+    ("rows", pa.int32()),
+    ("flags", pa.int32()),
+    ("count", pa.int64()),
+    ("num_nan", pa.int64()),
+    ("num_inf", pa.int64()),
+    ("sum", pa.float64()),
+    ("sum_abs", pa.float64()),
+    ("sum_sq", pa.float64()),
+    ("minimum", pa.float64()),
+    ("maximum", pa.float64()),
+    ("hash", pa.uint64()),
+    ("sketch", pa.binary(SKETCH_SIZE * 8)),
 )
 """One row a digest. ``rows``: rows of dimension 0 a sample if keyed by sample, 0 if keyed by position."""
 
-SAMPLES = pa.schema(
-    [
-        ("seq", pa.int64()),
-        ("time_ns", pa.int64()),
-        ("step", pa.int32()),
-        ("batch", pa.int32()),
-        ("root", pa.string()),
-        ("training", pa.bool_()),
-        ("ids", pa.list_(pa.uint64())),
-    ],
-    metadata=_META,
+SAMPLES = _schema(
+    ("seq", pa.int64()),
+    ("time_ns", pa.int64()),
+    ("step", pa.int32()),
+    ("batch", pa.int32()),
+    ("root", pa.string()),
+    ("training", pa.bool_()),
+    ("ids", _list(pa.uint64())),
 )
 """One row for each batch that entered a root module: salted identities of its samples."""
 
-EVENTS = pa.schema(
-    [
-        ("seq", pa.int64()),
-        ("time_ns", pa.int64()),
-        ("step", pa.int32()),
-        ("kind", pa.string()),
-        ("name", pa.string()),
-        ("value", pa.float64()),
-        ("data", pa.string()),
-    ],
-    metadata=_META,
+EVENTS = _schema(
+    ("seq", pa.int64()),
+    ("time_ns", pa.int64()),
+    ("step", pa.int32()),
+    ("kind", pa.string()),
+    ("name", pa.string()),
+    ("value", pa.float64()),
+    ("data", pa.string()),
 )
 """Everything that is not a tensor: losses, learning rates, clipping, errors."""
 
