@@ -98,7 +98,7 @@ def zoo_run(*arguments: str) -> tuple[int, dict[str, Any]]:
 @pytest.mark.timeout(420)
 def test_faults_are_detected_and_located_and_look_alikes_are_left_alone() -> None:
     names = ["ddp_double_divide", "bn_local_stats", "uneven_tokens_ddp", "control_ddp_seed_per_rank"]
-    code, document = zoo_run(*names)
+    code, document = zoo_run(*names, "--jobs", "2")
     rows = {row["name"]: row for row in document["rows"]}
     assert set(rows) == set(names)
     assert [row["name"] for row in document["rows"] if not row["clean_pass"]] == []
