@@ -1,9 +1,11 @@
 """Gradients in the order of backward: local, synchronised, equal on all ranks, equal to the control's."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from ddparity.digest import Digest, Relation, distance, merge_weighted, relate, scaled
 from ddparity.trace import DigestRow, Site
@@ -14,7 +16,7 @@ from ._floors import EPS
 from ._forward import calls_of, loss_values, merge_activation
 from ._logical import Logical, merge_parameter
 from ._plan import NICE, local_gradient
-from ._verdict import Cause, Finding, Phase
+from ._verdict import Cause, Finding, Floor, Phase
 
 _NOISE = 64.0
 """A gradient below this many eps of its natural scale is rounding and nothing else."""
@@ -37,6 +39,7 @@ class GradientRow:
     relation: Relation | None
     own: bool
     noise: bool
+    held: dict[int, DigestRow | None]
 
     @property
     def missing(self) -> bool:
@@ -55,8 +58,9 @@ def gradients(ctx: StepContext) -> list[Finding]:
     bad = [row for row in rows if not row.noise and _deviates(row, floor.value, ctx.comparable)]
     if not bad:
         return []
-    factor = _common_factor([row for row in rows if not row.noise], floor.value) if ctx.comparable else None
-    findings = []
+    loud = [row for row in rows if not row.noise]
+    findings = _clipped_by_rank(ctx, loud, floor) if ctx.comparable else []
+    factor = _common_factor(loud, floor.value) if ctx.comparable else None
     for row in bad:
         because, phase = _explain(ctx, row, rows, factor, floor.value)
         differ = row.spread > floor.value or bool(
@@ -91,15 +95,19 @@ def _measure(ctx: StepContext, name: str) -> GradientRow | None:
     held: dict[int, DigestRow | None] = {
         rank: next(iter(step.rows(Site.SYNCED_GRADIENT, name)), None) for rank, step in ctx.candidate.items()
     }
+    if ctx.samples.foreign:  # pipeline stages: a rank has gradients of its own stage only
+        held = {rank: row for rank, row in held.items() if row is not None} or held
     logical = merge_parameter(held)
     scale = max(control.norm, natural_scale(ctx, name, control))
     noise = control.norm <= _NOISE * EPS.get(ctx.floors.dtype, EPS["float32"]) * scale
     if logical is None:
-        return None if noise else GradientRow(name, control, None, scale, 1.0, 0.0, None, None, None, False, noise)
+        return (
+            None if noise else GradientRow(name, control, None, scale, 1.0, 0.0, None, None, None, False, noise, held)
+        )
     if logical.reason or logical.digest.shape != control.shape:
         ctx.tally.unproved.setdefault(name, logical.reason or "its shape on the ranks is not the control's")
         return None
-    local = [local_gradient(step, name) for step in ctx.candidate.values()]
+    local = [local_gradient(ctx.candidate[rank], name) for rank in held]
     complete = [digest for digest in local if digest is not None and digest.shape == control.shape]
     merged = merge_weighted(complete, [_weight(ctx)] * len(complete)) if len(complete) == ctx.num_ranks else None
     return GradientRow(
@@ -114,6 +122,7 @@ def _measure(ctx: StepContext, name: str) -> GradientRow | None:
         relation=relate(logical.digest, control) if control.norm else None,
         own=_is_own(held, local),
         noise=noise,
+        held=held,
     )
 
 
@@ -178,14 +187,61 @@ def _common_factor(rows: list[GradientRow], floor: float) -> float | None:
     return middle if alike and abs(middle - 1.0) > floor else None
 
 
+def _clipped_by_rank(ctx: StepContext, rows: list[GradientRow], floor: Floor) -> list[Finding]:
+    """Find ranks whose gradients are all the control's times a factor of the rank's own: a clip with a local norm."""
+    fitted = [fit for row in rows if row.logical is not None and (fit := _rank_factors(row, 4 * floor.value))]
+    if len(fitted) < len(rows) or ctx.num_ranks < 2 or not fitted:
+        return []
+    factors = {rank: sorted(fit[rank] for fit in fitted if rank in fit) for rank in ctx.candidate}
+    if any(not found or found[-1] - found[0] > 32 * floor.value * abs(found[0]) for found in factors.values()):
+        return []
+    middle = {rank: found[len(found) // 2] for rank, found in factors.items()}
+    if max(middle.values()) - min(middle.values()) <= 32 * floor.value * max(map(abs, middle.values())):
+        return []
+    because = _causes.cause("clip.local_norm")
+    numbers = {str(rank): factor for rank, factor in middle.items()}
+    return [
+        ctx.finding(
+            Phase.CLIP,
+            "clip_coefficient",
+            Site.SYNCED_GRADIENT,
+            because,
+            floor=floor,
+            ranks=sorted(ctx.candidate),
+            ranks_differ=True,
+            factor_by_rank=numbers,
+        )
+    ]
+
+
+def _rank_factors(row: GradientRow, floor: float) -> dict[int, float] | None:
+    """Return f of each rank with gradient = f * control, for copies; with the shards' sum of gradient / f = control."""
+    held = {rank: found.digest for rank, found in row.held.items() if found is not None}
+    if all(found is None or found.site.global_shape is None for found in row.held.values()):
+        relations = {rank: relate(digest, row.control) for rank, digest in held.items()}
+        return {rank: r.factor for rank, r in relations.items()} if _all_hold(relations.values(), floor) else None
+    columns = np.stack([digest.sketch for digest in held.values()], axis=1)
+    weights, *_ = np.linalg.lstsq(columns, row.control.sketch, rcond=None)
+    rest = float(np.linalg.norm(columns @ weights - row.control.sketch))
+    if rest > floor * row.scale:
+        return None
+    return {r: 1.0 / w for (r, d), w in zip(held.items(), weights, strict=True) if d.norm > floor * row.scale and w}
+
+
+def _all_hold(relations: Iterable[Relation], floor: float) -> bool:
+    return all(relation.residual <= floor and math.isfinite(relation.factor) for relation in relations)
+
+
 def _explain(
     ctx: StepContext, row: GradientRow, rows: list[GradientRow], factor: float | None, floor: float
 ) -> tuple[Cause, Phase]:
     local_fine = row.local_error is not None and row.local_error <= floor
     if row.logical is not None and (not row.logical.digest.finite) and row.control.finite:
         return _causes.cause("nonfinite"), Phase.BACKWARD
+    if row.name in ctx.tally.lost_ties:
+        return _causes.cause("init.tie_lost"), Phase.BACKWARD
     if row.spread > floor:
-        return _explain_desync(row, rows, floor)
+        return _explain_desync(row, rows)
     if row.missing:
         return _causes.cause("grad.missing"), Phase.BACKWARD
     if factor is not None:
@@ -197,7 +253,7 @@ def _explain(
     return _causes.cause("grad.path", _causes.LIKELY), Phase.BACKWARD
 
 
-def _explain_desync(row: GradientRow, rows: list[GradientRow], floor: float) -> tuple[Cause, Phase]:
+def _explain_desync(row: GradientRow, rows: list[GradientRow]) -> tuple[Cause, Phase]:
     if not row.own:
         return _causes.cause("grad.ranks_differ"), Phase.COLLECTIVE
     everywhere = all(other.own for other in rows if not other.noise and other.logical is not None)

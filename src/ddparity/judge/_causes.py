@@ -14,6 +14,9 @@ _TEXT = {
     "forward.batch_coupled": "Its inputs agree and its output does not: the module mixes samples, draws on a value of "
     "its rank, or computes something else.",
     "forward.ranks_differ": "Ranks that hold the same samples computed different outputs.",
+    "random.masks_differ": "Ranks that hold the same samples drew different random masks: their generators are not in "
+    "the same state.",
+    "init.tie_lost": "A parameter that two modules share in the control is two parameters here: the tie was lost.",
     "loss.weighting": "Forward agrees but the merged loss does not: ranks or micro-batches are averaged alike although "
     "they hold different numbers of tokens or samples, or the divisor is not the global one.",
     "grad.none_synced": "No gradient is reduced: each rank steps with its own. The wrapper's forward is bypassed, its "
@@ -58,6 +61,7 @@ _ADVICE = {
     "loss": "Divide the summed loss by the global number of tokens, times the world size under DDP.",
     "grad": "Look at who reduces this gradient, over which group and with which divisor.",
     "clip": "Unscale before clipping (scaler.unscale_(optimizer)), and clip with the norm over all ranks.",
+    "random": "Seed the generator of these ranks alike (tensor-parallel ranks draw the same masks).",
     "scaler": "Give the scaler the same init_scale in both runs.",
     "opt": "Print optimizer.param_groups and its state after the wrapper is built, on every rank.",
     "buffer": "Reduce the buffer over the ranks before it is used or saved.",

@@ -22,12 +22,14 @@ class Tally:
         unproved: What could not be compared, and why.
         random: Module at which random masks separated the runs, if any.
         tainted: Parameters that a scale-free optimizer moves by rounding alone.
+        lost_ties: Parameters that modules share in the control and not in the candidate.
     """
 
     checked: int = 0
     unproved: dict[str, str] = field(default_factory=dict)
     random: str | None = None
     tainted: set[str] = field(default_factory=set)
+    lost_ties: set[str] = field(default_factory=set)
 
 
 @dataclass

@@ -62,7 +62,8 @@ def activations(ctx: StepContext) -> list[Finding]:
         error = max(relative_error(candidate, control), spread)
         if error <= floor.value and candidate.finite == control.finite:
             continue
-        if any(row.flags & FLAG_RANDOM for row in [*rows, *(r for found in mine.values() for r in found)]):
+        drawn = any(row.flags & FLAG_RANDOM for row in [*rows, *(r for found in mine.values() for r in found)])
+        if drawn and spread <= floor.value:
             ctx.tally.random = ctx.tally.random or name
             return findings
         findings.append(_activation_finding(ctx, name, part, rows[0], control, candidate, spread, depth))
@@ -83,7 +84,10 @@ def _activation_finding(
     if not candidate.finite and control.finite:
         because = _causes.cause("nonfinite")
     elif spread > floor.value:
-        because = _causes.cause("forward.ranks_differ")
+        drawn = row.flags & FLAG_RANDOM
+        because = (
+            _causes.cause("random.masks_differ", _causes.LIKELY) if drawn else _causes.cause("forward.ranks_differ")
+        )
     elif any(word in row.site.module for word in _BATCH_NORM):
         because = _causes.cause("bn.local_stats", _causes.LIKELY)
     else:

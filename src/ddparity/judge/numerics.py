@@ -21,7 +21,7 @@ def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding], di
     Returns:
         The verdict, the findings (the first is the first deviation, the others follow from it) and the merge plan.
     """
-    tally = Tally()
+    tally = Tally(lost_ties=_ties(control) - _ties(candidate))
     floors = floors_of(control, candidate)
     steps = _steps(control, candidate)
     findings: list[Finding] = []
@@ -43,6 +43,11 @@ def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding], di
     for finding in findings[1:]:
         finding.follows = 0
     return _verdict(findings, tally, floors, steps, data_lost, plans), findings, _describe(plans, tally)
+
+
+def _ties(run: Run) -> set[str]:
+    """Return the parameters that several modules share."""
+    return {str(name) for event in run.events(Event.MODEL) for name in event.data.get("ties", {})}
 
 
 def _steps(control: Run, candidate: Run) -> list[int]:
