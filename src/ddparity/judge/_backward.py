@@ -37,7 +37,7 @@ class GradientRow:
     local_error: float | None
     sync_error: float | None
     relation: Relation | None
-    own: bool
+    own: float | None
     noise: bool
     held: dict[int, DigestRow | None]
 
@@ -120,7 +120,7 @@ def _measure(ctx: StepContext, name: str) -> GradientRow | None:
         local_error=None if merged is None else _relative(distance(merged, control), scale),
         sync_error=None if merged is None else _relative(distance(logical.digest, merged), max(merged.norm, scale)),
         relation=relate(logical.digest, control) if control.norm else None,
-        own=_is_own(held, local),
+        own=_own_factor(held, local),
         noise=noise,
         held=held,
     )
@@ -163,17 +163,18 @@ def natural_scale(ctx: StepContext, name: str, control: Digest) -> float:
     return max(general, 0.25 * total / math.sqrt(max(control.count, 1)))
 
 
-def _is_own(held: dict[int, DigestRow | None], local: Sequence[Digest | None]) -> bool:
-    """Whether every rank's synchronised gradient is its own local one times one factor."""
+def _own_factor(held: dict[int, DigestRow | None], local: Sequence[Digest | None]) -> float | None:
+    """Return c if every rank's synchronised gradient is c times its own local one."""
     factors = []
     for row, mine in zip(held.values(), local, strict=True):
         if row is None or mine is None or row.digest.shape != mine.shape:
-            return False
+            return None
         relation = relate(row.digest, mine)
         if not relation.residual < NICE:
-            return False
+            return None
         factors.append(relation.factor)
-    return len(factors) > 1 and max(factors) - min(factors) <= NICE * abs(factors[0])
+    alike = len(factors) > 1 and max(factors) - min(factors) <= NICE * abs(factors[0])
+    return factors[0] if alike else None
 
 
 def _common_factor(rows: list[GradientRow], floor: float) -> float | None:
@@ -241,7 +242,7 @@ def _explain(
     if row.name in ctx.tally.lost_ties:
         return _causes.cause("init.tie_lost"), Phase.BACKWARD
     if row.spread > floor:
-        return _explain_desync(row, rows)
+        return _explain_desync(ctx, row, rows)
     if row.missing:
         return _causes.cause("grad.missing"), Phase.BACKWARD
     if factor is not None:
@@ -253,10 +254,12 @@ def _explain(
     return _causes.cause("grad.path", _causes.LIKELY), Phase.BACKWARD
 
 
-def _explain_desync(row: GradientRow, rows: list[GradientRow]) -> tuple[Cause, Phase]:
-    if not row.own:
+def _explain_desync(ctx: StepContext, row: GradientRow, rows: list[GradientRow]) -> tuple[Cause, Phase]:
+    if row.own is None:
         return _causes.cause("grad.ranks_differ"), Phase.COLLECTIVE
-    everywhere = all(other.own for other in rows if not other.noise and other.logical is not None)
+    if abs(row.own * ctx.num_ranks - 1.0) <= NICE:  # divided for an average that then did not happen
+        return _causes.cause("grad.reduction_lost"), Phase.COLLECTIVE
+    everywhere = all(other.own is not None for other in rows if not other.noise and other.logical is not None)
     return _causes.cause("grad.none_synced" if everywhere and len(rows) > 1 else "grad.unsynced"), Phase.BACKWARD
 
 

@@ -22,6 +22,8 @@ _TEXT = {
     "grad.none_synced": "No gradient is reduced: each rank steps with its own. The wrapper's forward is bypassed, its "
     "hooks do not fire, or the reduction is missing.",
     "grad.unsynced": "This gradient is each rank's own: no reduction covers the parameter.",
+    "grad.reduction_lost": "This gradient is each rank's own, divided by the number of ranks as for an average: its "
+    "reduction was not waited for, or reduced a copy.",
     "grad.ranks_differ": "The ranks hold different results of the reduction of this gradient.",
     "grad.summed": "Gradients are summed over the ranks, not averaged.",
     "grad.double_averaged": "Gradients are averaged twice: once by hand and once by the wrapper.",
