@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
-.PHONY: help demo test check lint types imports set-up clean
+.PHONY: help demo test check lint types imports cause-pages set-up clean
 
 help:
 	@echo "make demo    a healthy and a faulty training, recorded and judged"
@@ -35,6 +35,10 @@ types: $(STAMP)
 
 imports: $(STAMP)
 	$(BIN)/lint-imports
+
+# docs/causes is made of the table that `ddparity explain` reads; a test fails while they differ.
+cause-pages: $(STAMP)
+	$(BIN)/python -m ddparity.report._cause_pages docs/causes
 
 set-up: $(STAMP)
 

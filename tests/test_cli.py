@@ -16,8 +16,8 @@ import pytest
 from ddparity._errors import CommandFailed, DdparityError, ExitCode, TraceError, TrialNotFound, UsageError
 from ddparity.cli._app import COMMANDS, build
 from ddparity.cli._output import coloured, table
-from ddparity.trace import RankFacts, TrialFacts, TrialStatus
-from ddparity.trials import Ledger, Store, write_atomically
+from ddparity.trace import RankFacts, TrialFacts, TrialStatus, write_atomically
+from ddparity.trials import Ledger, Store
 
 pytestmark = pytest.mark.timeout(120)
 DDPARITY = str(Path(sys.executable).with_name("ddparity"))
@@ -62,7 +62,7 @@ def test_the_short_lines_fit_on_one_line_of_help(tmp_path):
 
 def test_the_whole_application_can_be_built():
     assert {group.name for group in build().registered_groups} == {"trials", "zoo"}
-    assert {command.name for command in build().registered_commands} == {"record", "compare", "doctor", "demo"}
+    assert {command.name for command in build().registered_commands} == {*COMMANDS} - {"trials", "zoo"}
 
 
 def test_exit_codes_of_the_errors():

@@ -14,6 +14,7 @@ import typer
 COMMANDS = {
     "record": "Run a training command and record it as a trial.",
     "compare": "Judge a candidate against a control, layer by layer.",
+    "explain": "What a cause means, what proves it, and what to do about it.",
     "trials": "The recorded trials.",
     "doctor": "What can be recorded here, and what stands in the way.",
     "demo": "See it work: a healthy and a faulty training, judged.",

@@ -1,5 +1,7 @@
 """Judging: reads traces, needs no torch, gives the same verdict for the same files."""
 
+from ._cause import KnownCause
+from ._causes import find_cause, known_causes
 from ._compare import compare_trials
 from ._prove import prove_control
 from ._verdict import (
@@ -19,11 +21,14 @@ __all__ = [
     "Cause",
     "Finding",
     "Floor",
+    "KnownCause",
     "LayerVerdict",
     "Phase",
     "Status",
     "Varied",
     "Verdict",
     "compare_trials",
+    "find_cause",
+    "known_causes",
     "prove_control",
 ]
