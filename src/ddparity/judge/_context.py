@@ -22,6 +22,7 @@ class Tally:
         unproved: What could not be compared, and why.
         random: Module at which random masks separated the runs, if any.
         tainted: Parameters that a scale-free optimizer moves by rounding alone.
+        drift: Largest relative error of a parameter that such an optimizer has made of rounding so far.
         lost_ties: Parameters that modules share in the control and not in the candidate.
     """
 
@@ -29,6 +30,7 @@ class Tally:
     unproved: dict[str, str] = field(default_factory=dict)
     random: str | None = None
     tainted: set[str] = field(default_factory=set)
+    drift: float = 0.0
     lost_ties: set[str] = field(default_factory=set)
 
 

@@ -48,7 +48,8 @@ def initial_parameters(ctx: StepContext) -> list[Finding]:
 def activations(ctx: StepContext) -> list[Finding]:
     """Compare what every module returned, in the control's order of execution, until random masks part the runs."""
     findings: list[Finding] = []
-    for depth, ((name, part), occurrence, rows) in enumerate(ctx.calls(Site.ACTIVATION)):
+    for number, ((name, part), occurrence, rows) in enumerate(ctx.calls(Site.ACTIVATION)):
+        depth = number if ctx.step == 0 else ctx.floors.depth  # the step before has gone through all of it
         if not all(row.flags & FLAG_GRAD for row in rows) or _owns_tainted(ctx, name):
             continue
         mine = calls_of(ctx, Site.ACTIVATION, name, part, occurrence)

@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from ddparity.digest import distance, relative_error, same
+from ddparity.digest import Digest, distance, relative_error, same
 from ddparity.trace import DigestRow, Event, EventRow, Site
 
 from . import _causes
@@ -158,12 +158,12 @@ def parameters(ctx: StepContext) -> list[Finding]:
         ctx.tally.checked += 1
         scale = max(control.norm, 1e-30)
         error, spread = distance(logical.digest, control) / scale, logical.spread / scale
-        if spread <= floor.value and (error <= floor.value or not ctx.comparable):
+        if spread <= floor.value and (error <= ctx.floors.rounding(ctx.step) or not ctx.comparable):
             continue
-        if spread <= floor.value and scale_free and _amplified(ctx, name, error * scale, control.count):
-            ctx.tally.tainted.add(name)
-            continue
-        findings.append(_parameter_finding(ctx, name, logical, error, spread))
+        if spread <= floor.value and scale_free and _amplified(ctx, name, error * scale, control):
+            _accept(ctx, name, error, control)
+        elif max(error, spread) > floor.value:
+            findings.append(_parameter_finding(ctx, name, logical, error, spread))
     return findings
 
 
@@ -175,17 +175,27 @@ def _is_scale_free(ctx: StepContext) -> bool:
     return any(word in event.name for event in ctx.control.events.get(Event.OPTIMIZER, []) for word in _SCALE_FREE)
 
 
-def _amplified(ctx: StepContext, name: str, difference: float, count: int) -> bool:
+def _amplified(ctx: StepContext, name: str, difference: float, control: Digest) -> bool:
     """Whether a difference is what an optimizer that normalises gradients makes of rounding in elements near zero.
 
-    Such an optimizer moves every element by up to its learning rate, also one whose gradient is rounding alone (a
-    bias in front of a norm, the key bias of an attention). Only for vectors, whose gradients agree.
+    Such an optimizer moves every element by up to its learning rate, also one whose gradient is rounding alone. In a
+    vector that may be all elements (a bias in front of a norm) or many (the key bias of an attention). In a matrix of
+    n elements whose gradients agree within a floor f, elements with a gradient below x f of the mean size are about
+    x f in number and off by 1/x, which adds up to n f elements; 64 n f + 16 leaves room for heavy tails and for luck.
     """
     groups = _groups(ctx.control.events.get(Event.OPTIMIZER, []))
-    rate = max((float(group.get("lr", 0.0)) for group in groups), default=0.0)
-    bound = 2.0 * rate * math.sqrt(count) * (ctx.step + 1)
-    one_dimensional = len(ctx.control.rows(Site.PARAMETER_AFTER, name)[-1].digest.shape) <= 1
-    return difference <= bound and (name in ctx.tally.tainted or one_dimensional)
+    rate = max((float(group.get("lr", 0.0)) for group in groups), default=0.0) * (ctx.step + 1)
+    if name in ctx.tally.tainted or len(control.shape) <= 1:
+        return difference <= 2.0 * rate * math.sqrt(control.count)
+    return difference <= rate * math.sqrt(64.0 * control.count * ctx.floors.rounding(ctx.step) + 16.0)
+
+
+def _accept(ctx: StepContext, name: str, error: float, control: Digest) -> None:
+    """Remember that a parameter is off for rounding alone: it may not be judged by itself, or all else follows it."""
+    if name in ctx.tally.tainted or len(control.shape) <= 1:
+        ctx.tally.tainted.add(name)
+    else:
+        ctx.tally.drift = max(ctx.tally.drift, error)
 
 
 def _not_held(ctx: StepContext, name: str, row: DigestRow) -> list[Finding]:

@@ -28,7 +28,7 @@ def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding], di
     plans: dict[int, tuple[SamplePlan, ReductionPlan]] = {}
     data_lost: int | None = None
     for step in steps:
-        ctx = _context(step, control, candidate, floors, tally)
+        ctx = _context(step, control, candidate, replace(floors, drift=tally.drift), tally)
         has_tensors = bool(ctx.control.digests.get(Site.SYNCED_GRADIENT) or ctx.control.digests.get(Site.ACTIVATION))
         if data_lost is not None:
             ctx = replace(ctx, samples=replace(ctx.samples, placement="Unproved"))
