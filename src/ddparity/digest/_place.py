@@ -1,5 +1,6 @@
 """Where the elements of a tensor stand in the logical one: by position, or by the samples their rows belong to."""
 
+import math
 from collections.abc import Hashable
 from typing import NamedTuple
 
@@ -43,7 +44,13 @@ class Place(NamedTuple):
 
     @classmethod
     def of(
-        cls, shape: Shape, ndim: int, offsets: Shape | None, global_shape: Shape | None, row_keys: RowKeys | None
+        cls,
+        shape: Shape,
+        ndim: int,
+        offsets: Shape | None,
+        global_shape: Shape | None,
+        row_keys: RowKeys | None,
+        row_start: int = 0,
     ) -> "Place":
         """Describe a tensor.
 
@@ -53,13 +60,14 @@ class Place(NamedTuple):
             offsets: Index at which a shard starts in each dimension, else None.
             global_shape: Shape of the whole tensor of a shard, else None.
             row_keys: Identities of the samples along dimension 0; each has the same number of rows.
+            row_start: Index in each sample's elements at which the tensor's part of it starts.
 
         Raises:
             ValueError: If sample identities come with offsets, or the elements cannot be shared among them.
         """
-        num = int(np.prod(shape, dtype=np.int64))
+        num = math.prod(shape)
         if row_keys is not None:
-            return cls._by_sample(shape, num, offsets, row_keys)
+            return cls._by_sample(shape, num, offsets, row_keys, row_start)
         if offsets is None or global_shape is None:
             return cls(POSITION, num)
         extra = shape[ndim:]
@@ -70,13 +78,13 @@ class Place(NamedTuple):
         return cls(POSITION, num, start, (shape, offsets, total) if start is None else None)
 
     @classmethod
-    def _by_sample(cls, shape: Shape, num: int, offsets: Shape | None, row_keys: RowKeys) -> "Place":
+    def _by_sample(cls, shape: Shape, num: int, offsets: Shape | None, row_keys: RowKeys, row_start: int) -> "Place":
         num_rows = len(row_keys.ids)
         if offsets is not None:
             raise ValueError("a tensor is keyed by sample or by position: give row_keys or offsets")
         if num and (num_rows == 0 or shape[0] % num_rows):
             raise ValueError(f"{num_rows} sample identities do not divide the {shape[:1]} rows of shape {shape}")
-        return cls(row_keys, num // num_rows if num_rows else 0)
+        return cls(row_keys, num // num_rows if num_rows else 0, row_start)
 
     @property
     def key(self) -> Hashable:

@@ -14,6 +14,7 @@ from ._reference import word_indices, words_of
 
 SMALL = 8192
 """Elements up to which a tensor is small; beyond it the grouped sum over blocks is faster."""
+_NO_OVERFLOW = 1e150  # values below it have finite squares; NaN is not below it
 
 _element_tables: Bounded[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]] = Bounded(16 << 20)
 _hash_weights: Bounded[keys.U64] = Bounded(16 << 20)
@@ -23,19 +24,19 @@ def statistics(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64]
     """Return values (n,) with NaN and Inf as 0, and the statistics of a digest."""
     if values.size == 0:
         return values, {"sum": 0.0, "sum_abs": 0.0, "sum_sq": 0.0, "minimum": math.inf, "maximum": -math.inf}
-    low, high = float(values.min()), float(values.max())
-    if math.isfinite(low) and math.isfinite(high):
+    low, high = float(np.minimum.reduce(values)), float(np.maximum.reduce(values))
+    if low > -_NO_OVERFLOW and high < _NO_OVERFLOW:
         return values, _moments(values, low, high)
     num_nan, num_inf = int(np.isnan(values).sum()), int(np.isinf(values).sum())
     values = np.nan_to_num(values, nan=0.0, posinf=0.0, neginf=0.0)
-    stats = _moments(values, float(values.min()), float(values.max()))
+    with np.errstate(over="ignore"):
+        stats = _moments(values, float(values.min()), float(values.max()))
     return values, {**stats, "num_nan": num_nan, "num_inf": num_inf}
 
 
 def _moments(values: npt.NDArray[np.float64], low: float, high: float) -> dict[str, Any]:
-    with np.errstate(over="ignore", under="ignore"):
-        total, square = float(values.sum()), float(values @ values)
-        magnitude = abs(total) if low >= 0.0 or high <= 0.0 else float(np.abs(values).sum())
+    total, square = float(np.add.reduce(values)), float(values @ values)
+    magnitude = abs(total) if low >= 0.0 or high <= 0.0 else float(np.add.reduce(np.abs(values)))
     return {"sum": total, "sum_abs": magnitude, "sum_sq": square, "minimum": low, "maximum": high}
 
 

@@ -5,6 +5,7 @@ cores, and a rotation of 256 rows. Tables that depend on the shape alone are cac
 """
 
 import math
+import threading
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -46,6 +47,7 @@ def digest_tensor(
     offsets: tuple[int, ...] | None = None,
     global_shape: tuple[int, ...] | None = None,
     row_keys: RowKeys | None = None,
+    row_start: int = 0,
     with_hash: bool = False,
 ) -> Digest:
     """Digest a dense tensor of any shape, dtype and device.
@@ -55,6 +57,7 @@ def digest_tensor(
         offsets: Index at which the shard starts in each dimension; None for a whole tensor.
         global_shape: Shape of the whole tensor; None for a whole tensor.
         row_keys: Identities of the samples along dimension 0 (``len(ids)`` divides ``tensor.shape[0]``).
+        row_start: Elements of each sample that come before the tensor's part of it (a slice along the sequence).
         with_hash: Whether to compute the exact hash, the dearest part; needed where replicas are compared.
 
     Returns:
@@ -66,7 +69,8 @@ def digest_tensor(
     shape, dtype = tuple(tensor.shape), str(tensor.dtype).removeprefix("torch.")
     real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
     flat = real.detach().resolve_neg().contiguous().view(-1)
-    place = Place.of(tuple(real.shape), len(shape), offsets, global_shape, row_keys)
+    factor = 2 if tensor.is_complex() else 1
+    place = Place.of(tuple(real.shape), len(shape), offsets, global_shape, row_keys, row_start * factor)
     exact = None
     if flat.numel() <= small.SMALL:
         values, stats = small.statistics(_working(flat).cpu().numpy().astype(np.float64))
@@ -116,21 +120,24 @@ def _statistics(work: torch.Tensor) -> tuple[torch.Tensor, dict[str, Any]]:
 
 def _moments(work: torch.Tensor) -> dict[str, float]:
     low, high = torch.aminmax(work)
-    if work.device.type == "cpu":
-        sum_abs = torch.stack([chunk.abs().sum() for chunk in work.split(_CHUNK)]).double().sum()
-    else:
-        sum_abs = torch.linalg.vector_norm(work, 1, dtype=torch.float64)
-    packed = torch.stack([work.sum().double(), sum_abs, _sum_of_squares(work), low.double(), high.double()])
-    return dict(zip(("sum", "sum_abs", "sum_sq", "minimum", "maximum"), packed.tolist(), strict=True))
+    packed = torch.stack([low.double(), high.double(), work.sum().double(), _sum_of_squares(work)])
+    minimum, maximum, total, square = packed.tolist()
+    magnitude = abs(total) if minimum >= 0.0 or maximum <= 0.0 else _sum_of_magnitudes(work)
+    return {"sum": total, "sum_abs": magnitude, "sum_sq": square, "minimum": minimum, "maximum": maximum}
 
 
 def _sum_of_squares(work: torch.Tensor) -> torch.Tensor:
     even = work.numel() // _NORM_ROW * _NORM_ROW
-    tail = torch.linalg.vector_norm(work[even:]).double().square()
-    if even == 0:
-        return tail
-    rows = work[:even].view(-1, _NORM_ROW)
-    return torch.linalg.vector_norm(rows, dim=1).double().square().sum() + tail
+    norms = torch.linalg.vector_norm(work[:even].view(-1, _NORM_ROW), dim=1, dtype=work.dtype).double()
+    if even == work.numel():
+        return torch.dot(norms, norms)
+    return torch.dot(norms, norms) + torch.linalg.vector_norm(work[even:]).double().square()
+
+
+def _sum_of_magnitudes(work: torch.Tensor) -> float:
+    if work.device.type != "cpu":
+        return float(torch.linalg.vector_norm(work, 1, dtype=torch.float64))
+    return math.fsum(float(chunk.abs().sum()) for chunk in work.split(_CHUNK))
 
 
 def _sketch(work: torch.Tensor, place: Place) -> Sketch:
@@ -144,20 +151,46 @@ def _sketch(work: torch.Tensor, place: Place) -> Sketch:
     blocks = work.view(-1, keys.BLOCK)
     bags = _bags.get((place.key, blocks.dtype, blocks.device), lambda: _make_bags(place, blocks))
     sums = torch.embedding_bag(blocks, bags.order, bags.starts, False, 0, False, bags.signs)[0]
-    return _rotate(sums.double().view(keys.GROUPS, bags.per_group, keys.BLOCK).sum(1)).cpu().numpy()
+    if bags.per_group > 1:
+        sums = sums.double().view(keys.GROUPS, bags.per_group, keys.BLOCK).sum(1)
+    return _rotors.on(blocks.device).rotate(sums).cpu().numpy()
 
 
-def _rotate(sums: torch.Tensor) -> torch.Tensor:
-    """Multiply the sums of the groups, (256, 128), with their signs, rotate them and add them up."""
-    signed = (sums * _group_signs(sums.device)).view(2, keys.BLOCK, keys.BLOCK).sum(0)
-    twice = torch.cat([signed, signed], dim=1)
-    width = 2 * keys.BLOCK  # row g read from column 128 - g on: a rotation by g without an index
-    return twice.as_strided((keys.BLOCK, keys.BLOCK), (width - 1, 1), keys.BLOCK).sum(0)
+class _Rotor:
+    """Room in which the sums of the groups are rotated, kept so that it need not be allocated for every tensor."""
+
+    def __init__(self, device: torch.device) -> None:
+        width = 2 * keys.BLOCK
+        self._signs = torch.from_numpy(keys.group_signs()).to(device)
+        self._signed = torch.empty_like(self._signs)
+        self._twice = torch.empty(keys.BLOCK, width, dtype=torch.float64, device=device)
+        # Row g is read from column 128 - g on, which rotates it by g without an index.
+        self._rotated = self._twice.as_strided((keys.BLOCK, keys.BLOCK), (width - 1, 1), keys.BLOCK)
+
+    def rotate(self, sums: torch.Tensor) -> torch.Tensor:
+        """Multiply the sums of the groups, (256, 128), with their signs, rotate them and add them up: (128,)."""
+        signed = self._signed.copy_(sums).mul_(self._signs)
+        left, right = self._twice[:, : keys.BLOCK], self._twice[:, keys.BLOCK :]
+        torch.add(signed[: keys.BLOCK], signed[keys.BLOCK :], out=left)
+        right.copy_(left)
+        return self._rotated.sum(0)
 
 
-@lru_cache(maxsize=8)
-def _group_signs(device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(keys.group_signs()).to(device)
+class _Rotors(threading.local):
+    """The rotors of a thread: backward runs in threads of its own where there are accelerators."""
+
+    def __init__(self) -> None:
+        self._by_device: dict[torch.device, _Rotor] = {}
+
+    def on(self, device: torch.device) -> _Rotor:
+        """Return the rotor of a device."""
+        rotor = self._by_device.get(device)
+        if rotor is None:
+            rotor = self._by_device[device] = _Rotor(device)
+        return rotor
+
+
+_rotors = _Rotors()
 
 
 def _make_bags(place: Place, blocks: torch.Tensor) -> tuple[_Bags, int]:
