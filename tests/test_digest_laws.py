@@ -504,3 +504,13 @@ def test_making_a_digest_changes_nothing() -> None:
     assert tensor._version == 0
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.is_grad_enabled()
+
+
+def test_a_digest_leaves_the_storage_its_owner_s() -> None:
+    """``tensor.numpy()`` shares memory and makes a storage that can never be resized: FSDP then fails to free it."""
+    for numel in (1, 100, 1000, 100_000):
+        for dtype in (torch.float32, torch.float64, torch.int64, torch.bool):
+            tensor = torch.ones(numel).to(dtype)
+            digest_tensor(tensor, with_hash=True)
+            digest_tensor(tensor.view(numel, 1), offsets=(0, 1), global_shape=(numel, 3), with_hash=True)
+            assert tensor.untyped_storage().resizable()

@@ -17,6 +17,8 @@ import torch.distributed as dist
 from ddparity.trace import CaptureConfig, RankFacts
 from ddparity.trace._environment import allowed_environment
 
+from ._fingerprint import fingerprint
+
 _LIBRARIES = ("torch", "numpy", "ddparity", "lightning", "transformers", "accelerate", "deepspeed", "torchvision")
 
 
@@ -44,6 +46,7 @@ def rank_facts(config: CaptureConfig) -> tuple[int, int, RankFacts]:
 def refresh(facts: RankFacts) -> None:
     """Bring up to date what may have been set after recording started."""
     facts.settings = _settings()
+    fingerprint(facts)
     if dist.is_available() and dist.is_initialized():
         facts.backend = dist.get_backend()
         facts.world_size = dist.get_world_size()

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from . import _keys as keys
@@ -73,10 +74,10 @@ def digest_tensor(
     place = Place.of(tuple(real.shape), len(shape), offsets, global_shape, row_keys, row_start * factor)
     exact = None
     if flat.numel() <= small.SMALL:
-        values, stats = small.statistics(_working(flat).cpu().numpy().astype(np.float64))
+        values, stats = small.statistics(_as_numpy(_working(flat)).astype(np.float64))
         sketch = small.sketch(values, place)
         if with_hash:
-            exact = small.exact_hash(_bits(flat).cpu().numpy(), place, flat.element_size())
+            exact = small.exact_hash(_as_numpy(_bits(flat)), place, flat.element_size())
     else:
         work, stats = _statistics(_working(flat))
         sketch = _sketch(work, place)
@@ -95,6 +96,11 @@ def row_hashes(tensor: torch.Tensor) -> keys.U64:
     mixed = words * _SPREAD  # numbers such as 1.0 have few bits set: without this, identities would have few too
     mixed = (mixed ^ (mixed >> 32)) * _row_weights(words.shape[1], words.device)
     return keys.mix64(mixed.sum(1).cpu().numpy().view(np.uint64))
+
+
+def _as_numpy(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """Return a copy: ``tensor.numpy()`` shares memory and forbids its owner to resize it, which FSDP does."""
+    return tensor.to("cpu", copy=True).numpy()
 
 
 def _working(flat: torch.Tensor) -> torch.Tensor:
@@ -142,7 +148,7 @@ def _sum_of_magnitudes(work: torch.Tensor) -> float:
 
 def _sketch(work: torch.Tensor, place: Place) -> Sketch:
     if place.start is None:
-        return sketch_values(work.double().cpu().numpy(), *place.indices())
+        return sketch_values(_as_numpy(work.double()), *place.indices())
     num_rows = len(place.rows.ids)
     front = place.start % keys.BLOCK
     back = -(front + place.each) % keys.BLOCK
@@ -230,7 +236,7 @@ def _row_weights(num: int, device: torch.device) -> torch.Tensor:
 def _hash(flat: torch.Tensor, place: Place) -> int:
     if place.start is None:
         values = flat.view(_INT_OF_SIZE[flat.element_size()] if flat.element_size() < 8 else torch.int64)
-        return hash_values(values.cpu().numpy(), *place.indices())
+        return hash_values(_as_numpy(values), *place.indices())
     rows = _bits(flat).view(len(place.rows.ids), -1)
     start = place.start * (rows.shape[1] // place.each)
     table, done = _hash_table(flat.device), 0

@@ -101,6 +101,10 @@ class RankFacts(msgspec.Struct, kw_only=True):
     ended: float | None = None
     partial: list[str] = []
     """Reasons why this rank's trace is not whole; empty when it is."""
+    fingerprints: dict[str, str] = {}
+    """Pieces of the user's code, such as ``train.py::loss_fn``, and files named on the command line -> hash."""
+    sources: dict[str, str] = {}
+    """The files they came from -> hash of the whole file."""
 
 
 class GitFacts(msgspec.Struct, kw_only=True):
