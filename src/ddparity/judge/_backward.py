@@ -89,14 +89,10 @@ def _deviates(row: GradientRow, floor: float, comparable: bool) -> bool:
 
 def _measure(ctx: StepContext, name: str) -> GradientRow | None:
     control_rows = ctx.control.rows(Site.SYNCED_GRADIENT, name)
-    if not control_rows:
+    if not control_rows or name in ctx.tally.unplaced:
         return None
     control = control_rows[0].digest
-    held: dict[int, DigestRow | None] = {
-        rank: next(iter(step.rows(Site.SYNCED_GRADIENT, name)), None) for rank, step in ctx.candidate.items()
-    }
-    if ctx.samples.foreign:  # pipeline stages: a rank has gradients of its own stage only
-        held = {rank: row for rank, row in held.items() if row is not None} or held
+    held = ctx.held(Site.SYNCED_GRADIENT, name)
     logical = merge_parameter(held)
     scale = max(control.norm, natural_scale(ctx, name, control))
     noise = control.norm <= _NOISE * EPS.get(ctx.floors.dtype, EPS["float32"]) * scale

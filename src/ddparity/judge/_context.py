@@ -23,6 +23,7 @@ class Tally:
         random: Module at which random masks separated the runs, if any.
         tainted: Parameters that a scale-free optimizer moves by rounding alone.
         drift: Largest relative error of a parameter that such an optimizer has made of rounding so far.
+        unplaced: Parameters whose parts do not make up the control's, so that nothing of theirs can be held against it.
         lost_ties: Parameters that modules share in the control and not in the candidate.
     """
 
@@ -32,6 +33,7 @@ class Tally:
     tainted: set[str] = field(default_factory=set)
     drift: float = 0.0
     lost_ties: set[str] = field(default_factory=set)
+    unplaced: set[str] = field(default_factory=set)
 
 
 @dataclass
@@ -69,6 +71,17 @@ class StepContext:
                 found.setdefault((key, row.occurrence), []).append(row)
         for (key, occurrence), rows in sorted(found.items(), key=lambda item: item[1][0].seq):
             yield key, occurrence, rows
+
+    def held(self, site: Site, name: str, part: str = "") -> dict[int, DigestRow | None]:
+        """Return the last digest of a parameter-like thing on every rank that is responsible for it.
+
+        Those are all ranks; of pipeline stages only those that have a gradient of it, since the others keep a copy
+        that nothing updates.
+        """
+        held = {rank: next(iter(step.rows(site, name, part)[-1:]), None) for rank, step in self.candidate.items()}
+        if not self.samples.foreign or site == Site.BUFFER:
+            return held
+        return {rank: row for rank, row in held.items() if self.candidate[rank].rows(Site.SYNCED_GRADIENT, name)}
 
     def backward_order(self) -> list[str]:
         """Return the names of parameters in the order in which the control's backward reached them."""

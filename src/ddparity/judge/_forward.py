@@ -8,6 +8,7 @@ from ddparity.trace import FLAG_GRAD, FLAG_RANDOM, DigestRow, Site
 from . import _causes
 from ._context import StepContext
 from ._logical import layout_of, merge_calls, merge_parameter, samples_of
+from ._plan import joined
 from ._verdict import Finding, Phase
 
 _BATCH_NORM = ("BatchNorm", "SyncBN", "BatchStat", "GhostNorm")
@@ -27,6 +28,11 @@ def initial_parameters(ctx: StepContext) -> list[Finding]:
         scale = max(rows[0].digest.norm, 1e-30)
         error = relative_error(logical.digest, rows[0].digest)
         differ = logical.spread / scale > floor.value
+        inferred = any(row is not None and row.site.placement.startswith("inferred") for row in held.values())
+        if inferred and error > floor.value:
+            ctx.tally.unproved.setdefault(name, "its parts on the ranks do not make up the control's")
+            ctx.tally.unplaced.add(name)
+            continue
         if error > floor.value or differ:
             because = _causes.cause("init.ranks_differ" if differ else "init.differs")
             findings.append(
@@ -140,7 +146,7 @@ def merge_activation(
         return "its shape on the ranks is not the control's"
     wanted = samples_of(rows, ctx.control)
     leaders = [rank for rank in ctx.samples.leaders if mine.get(rank)]
-    held = sum((samples_of(mine[rank], ctx.candidate[rank]) for rank in leaders), type(wanted)())
+    held = joined(samples_of(mine[rank], ctx.candidate[rank]) for rank in leaders)
     if held != wanted:
         return "it ran on other samples than in the control"
     control = merge_calls(rows)

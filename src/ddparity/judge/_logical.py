@@ -1,14 +1,12 @@
 """From the ranks' digests to the logical tensor's: replicas, shards along a dimension, samples over ranks and calls."""
 
 import math
-from collections import Counter
 from dataclasses import dataclass
-
-import numpy as np
 
 from ddparity.digest import Digest, distance, merge_shards, same
 from ddparity.trace import DigestRow
 
+from ._plan import Pieces, pieces_of
 from ._run import RankStep
 
 
@@ -58,7 +56,7 @@ def _shards(there: dict[int, DigestRow], missing: tuple[int, ...]) -> Logical:
     for rank, row in there.items():
         by_offset.setdefault(row.site.offsets or (), {})[rank] = row.digest
     shape = next(iter(there.values())).site.global_shape or ()
-    if any("P" in row.site.placement for row in there.values()):
+    if any("P(" in row.site.placement for row in there.values()):
         return Logical(next(iter(there.values())).digest, missing=missing, reason="partial placement")
     parts = [_copies(next(iter(copies.values())), copies, ()) for copies in by_offset.values()]
     merged = merge_shards([part.digest for part in parts if part.digest.count], shape) if parts else None
@@ -73,10 +71,9 @@ def merge_calls(rows: list[DigestRow]) -> Digest:
     return merge_shards([row.digest for row in rows])
 
 
-def samples_of(rows: list[DigestRow], step: RankStep) -> Counter[int]:
-    """Return the identities of the samples that some calls worked on."""
-    ids = [step.batches[row.batch] for row in rows if row.batch in step.batches]
-    return Counter(np.concatenate(ids).tolist()) if ids else Counter()
+def samples_of(rows: list[DigestRow], step: RankStep) -> Pieces:
+    """Return which samples, or slices of them, some calls worked on."""
+    return pieces_of(step, {row.batch for row in rows})
 
 
 def layout_of(rows: list[DigestRow]) -> int | None:

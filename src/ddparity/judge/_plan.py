@@ -6,6 +6,7 @@ synchronised one, 1/N for an average, 1 for a sum; losses and activation gradien
 """
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,10 @@ from ddparity.digest import Digest, merge_sum, merge_weighted, relate
 from ddparity.trace import Event, Site
 
 from ._run import RankStep, Run
+
+Pieces = Counter[tuple[int, int, int, int]]
+"""How often (identity, start, stop, total) is held; zeros for a whole sample, else a slice along the sequence."""
+WHOLE = (0, 0, 0)
 
 NICE = 1e-3
 """How near a factor must be to a nice number to be called by its name."""
@@ -49,13 +54,47 @@ class SamplePlan:
         return [group[0] for group in self.groups]
 
 
-def multiset(step: RankStep) -> Counter[int]:
-    """Return how often each sample identity entered a model of this rank in training."""
-    batches = list(step.batches.values())
-    if not batches:
-        return Counter()
-    ids, counts = np.unique(np.concatenate(batches), return_counts=True)
-    return Counter(dict(zip(ids.tolist(), counts.tolist(), strict=True)))
+def multiset(step: RankStep) -> Pieces:
+    """Return how often each sample, or each slice of one, entered a model of this rank in training."""
+    return pieces_of(step, set(step.batches))
+
+
+def pieces_of(step: RankStep, batches: set[int]) -> Pieces:
+    """Return how often each sample, or each slice of one, is in some batches of a rank."""
+    found: Pieces = Counter()
+    for number in batches & set(step.batches):
+        ids, counts = np.unique(step.batches[number], return_counts=True)
+        start, stop, total = step.pieces.get(number, WHOLE)
+        for sample, count in zip(ids.tolist(), counts.tolist(), strict=True):
+            found[sample, start, stop, total] += count
+    return found
+
+
+def joined(parts: Iterable[Pieces]) -> Pieces:
+    """Add up what several ranks hold; slices that make up a whole sample become that sample."""
+    total: Pieces = sum(parts, Counter())
+    slices: dict[tuple[int, int], list[tuple[int, int, int]]] = {}
+    for (sample, start, stop, length), count in total.items():
+        if length:
+            slices.setdefault((sample, length), []).append((start, stop, count))
+    for (sample, length), found in slices.items():
+        count = _tiled(sorted(found), length)
+        if count:
+            for start, stop, _ in found:
+                del total[sample, start, stop, length]
+            total[(sample, *WHOLE)] += count
+    return total
+
+
+def _tiled(slices: list[tuple[int, int, int]], length: int) -> int:
+    """Return how often sorted slices, each with its count, make up ``0:length``; 0 if they do not."""
+    end = 0
+    for start, stop, _ in slices:
+        if start != end:
+            return 0
+        end = stop
+    counts = {count for _, _, count in slices}
+    return counts.pop() if end == length and len(counts) == 1 else 0
 
 
 def plan_samples(control: RankStep, candidate: dict[int, RankStep]) -> SamplePlan:
@@ -66,16 +105,17 @@ def plan_samples(control: RankStep, candidate: dict[int, RankStep]) -> SamplePla
         return SamplePlan("Unproved", [[r] for r in held], reason="no sample entered a model as a tensor")
     groups = _equal_groups(held)
     parts = [held[group[0]] for group in groups]
-    if sum(parts, Counter()) == wanted:
-        return SamplePlan(_placement(groups, len(held)), groups)
+    if joined(parts) == wanted:
+        sliced = any(total for part in parts for (*_, total) in part)
+        return SamplePlan("Shard(sequence)" if sliced else _placement(groups, len(held)), groups)
     own = [group for group in groups if held[group[0]] & wanted]
     foreign = sorted(rank for group in groups if group not in own for rank in group)
-    if foreign and own and sum((held[group[0]] for group in own), Counter()) == wanted:
+    if foreign and own and joined(held[group[0]] for group in own) == wanted:
         return SamplePlan(_placement(own, len(held)), own, foreign)
     return SamplePlan("Unproved", groups, reason=_why(wanted, held), evidence=_evidence(wanted, held))
 
 
-def _equal_groups(held: dict[int, Counter[int]]) -> list[list[int]]:
+def _equal_groups(held: dict[int, Pieces]) -> list[list[int]]:
     groups: list[list[int]] = []
     for rank, counter in held.items():
         for group in groups:
@@ -95,8 +135,8 @@ def _placement(groups: list[list[int]], num_ranks: int) -> str:
     return "Shard" if all(len(group) == 1 for group in groups) else "Shard x Replicate"
 
 
-def _evidence(wanted: Counter[int], held: dict[int, Counter[int]]) -> dict[str, Any]:
-    union: Counter[int] = sum(held.values(), Counter())
+def _evidence(wanted: Pieces, held: dict[int, Pieces]) -> dict[str, Any]:
+    union = joined(held.values())
     on_several = sum(1 for sample in union if sum(sample in counter for counter in held.values()) > 1)
     return {
         "control_samples": wanted.total(),
@@ -109,7 +149,7 @@ def _evidence(wanted: Counter[int], held: dict[int, Counter[int]]) -> dict[str, 
     }
 
 
-def _why(wanted: Counter[int], held: dict[int, Counter[int]]) -> str:
+def _why(wanted: Pieces, held: dict[int, Pieces]) -> str:
     numbers = _evidence(wanted, held)
     if numbers["in_common"] == 0:
         return "no sample of the control's is among the candidate's"

@@ -32,6 +32,11 @@ class RankStep:
         return {row.batch: row.ids for row in self.samples if row.training}
 
     @cached_property
+    def pieces(self) -> dict[int, tuple[int, int, int]]:
+        """Batch number -> which slice of each sample it holds, (start, stop, total); only batches of slices."""
+        return {row.batch: (row.start, row.stop, row.total) for row in self.samples if row.training and row.total}
+
+    @cached_property
     def passes(self) -> list[EventRow]:
         """The backward passes whose gradients count: ``backward`` calls, or ``autograd.grad`` if there are none."""
         every = self.events.get(Event.BACKWARD, [])

@@ -67,7 +67,7 @@ def _clip_finding(ctx: StepContext, theirs: EventRow, ours: EventRow) -> Finding
 def _after_clipping(ctx: StepContext) -> list[Finding]:
     floor = ctx.floors.at(ctx.step, factor=4.0)
     for (name, _), rows in ctx.control.digests.get(Site.STEP_GRADIENT, {}).items():
-        held = {r: next(iter(s.rows(Site.STEP_GRADIENT, name)), None) for r, s in ctx.candidate.items()}
+        held = ctx.held(Site.STEP_GRADIENT, name)
         logical = merge_parameter(held)
         if name in ctx.tally.tainted or logical is None or logical.reason:
             continue
@@ -147,8 +147,10 @@ def parameters(ctx: StepContext) -> list[Finding]:
     floor = ctx.floors.at(ctx.step)
     scale_free = _is_scale_free(ctx)
     for (name, part), rows in ctx.control.digests.get(Site.PARAMETER_AFTER, {}).items():
-        held = {r: _last(s.rows(Site.PARAMETER_AFTER, name, part)) for r, s in ctx.candidate.items()}
+        held = ctx.held(Site.PARAMETER_AFTER, name, part)
         control, logical = rows[-1].digest, merge_parameter(held)
+        if name in ctx.tally.unplaced:
+            continue
         if logical is None:
             findings += _not_held(ctx, name, rows[-1])
             continue
@@ -165,10 +167,6 @@ def parameters(ctx: StepContext) -> list[Finding]:
         elif max(error, spread) > floor.value:
             findings.append(_parameter_finding(ctx, name, logical, error, spread))
     return findings
-
-
-def _last(rows: list[DigestRow]) -> DigestRow | None:
-    return rows[-1] if rows else None
 
 
 def _is_scale_free(ctx: StepContext) -> bool:
@@ -241,10 +239,15 @@ def optimizer_state(ctx: StepContext) -> list[Finding]:
     findings: list[Finding] = []
     floor = ctx.floors.at(ctx.step, factor=4.0)
     for (name, part), rows in ctx.control.digests.get(Site.OPTIMIZER_STATE, {}).items():
-        held = {r: _last(s.rows(Site.OPTIMIZER_STATE, name, part)) for r, s in ctx.candidate.items()}
+        held = ctx.held(Site.OPTIMIZER_STATE, name, part)
         logical = merge_parameter(held)
         control = rows[-1].digest
-        if logical is None or logical.reason or name in ctx.tally.tainted or logical.digest.shape != control.shape:
+        if (
+            logical is None
+            or logical.reason
+            or name in ctx.tally.tainted | ctx.tally.unplaced
+            or logical.digest.shape != control.shape
+        ):
             continue
         ctx.tally.checked += 1
         scale = max(control.norm, _state_scale(ctx, part, control.count))
@@ -273,7 +276,7 @@ def buffers(ctx: StepContext) -> list[Finding]:
     findings: list[Finding] = []
     floor = ctx.floors.at(ctx.step, factor=2.0)
     for (name, part), rows in ctx.control.digests.get(Site.BUFFER, {}).items():
-        held = {r: _last(s.rows(Site.BUFFER, name, part)) for r, s in ctx.candidate.items()}
+        held = ctx.held(Site.BUFFER, name, part)
         logical = merge_parameter(held)
         control = rows[-1].digest
         if logical is None or logical.reason or logical.digest.shape != control.shape:

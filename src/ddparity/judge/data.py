@@ -3,7 +3,7 @@
 from collections import Counter
 
 from . import _causes
-from ._plan import SamplePlan, multiset, plan_samples, wrapper_of
+from ._plan import Pieces, SamplePlan, multiset, plan_samples, wrapper_of
 from ._run import Run
 from ._verdict import Finding, LayerVerdict, Phase, Status
 
@@ -72,8 +72,8 @@ def _nothing_in_common(control: Run, candidate: Run, plans: dict[int, SamplePlan
     """Whether no sample of the whole run has a counterpart, and no rank shares one with another."""
     if any(plan.evidence.get("on_several_ranks", 0) for plan in plans.values()):
         return False
-    wanted: Counter[int] = Counter()
-    held: Counter[int] = Counter()
+    wanted: Pieces = Counter()
+    held: Pieces = Counter()
     ours = control.ranks[min(control.ranks)]
     for step in plans:
         wanted |= multiset(ours[step])

@@ -66,6 +66,9 @@ class SampleRow:
     batch: int
     root: str
     training: bool
+    start: int
+    stop: int
+    total: int
     ids: np.ndarray
 
 
@@ -102,7 +105,8 @@ class RankTrace:
         """All batches in order."""
         table = self._table("samples")
         ids = table.column("ids").combine_chunks() if table.num_rows else []
-        columns = [table.column(name).to_pylist() for name in ("seq", "step", "batch", "root", "training")]
+        names = ("seq", "step", "batch", "root", "training", "start", "stop", "total")
+        columns = [table.column(name).to_pylist() for name in names]
         return [
             SampleRow(*row, ids=np.asarray(ids[i].values, dtype=np.uint64))
             for i, row in enumerate(zip(*columns, strict=True))

@@ -148,6 +148,8 @@ class TrialFacts(msgspec.Struct, kw_only=True):
     git: GitFacts = msgspec.field(default_factory=GitFacts)
     env: dict[str, str] = {}
     proof: ControlProof | None = None
+    against: str | None = None
+    """Id of the control that was known when this trial was recorded; parts and slices are keyed on its indices."""
     notes: list[str] = []
 
 
@@ -159,3 +161,7 @@ class CaptureConfig(msgspec.Struct, kw_only=True):
     level: str = "activations"
     stop_after_steps: int | None = None
     batch_dim: int = 0
+    control: bool = False
+    """Whether others will be held against this trial: it keeps what they need to find their place in it."""
+    against: str | None = None
+    """Folder of the control that this trial will be held against, if one is known already."""

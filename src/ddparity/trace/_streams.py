@@ -60,9 +60,23 @@ SAMPLES = _schema(
     ("batch", pa.int32()),
     ("root", pa.string()),
     ("training", pa.bool_()),
+    ("start", pa.int32()),
+    ("stop", pa.int32()),
+    ("total", pa.int32()),
     ("ids", _list(pa.uint64())),
 )
-"""One row for each batch that entered a root module: salted identities of its samples."""
+"""One row for each batch that entered a root module: identities of its samples, and which slice of each it was
+along the sequence (``start:stop`` of ``total``; all 0 for whole samples)."""
+
+SEQUENCES = _schema(
+    ("step", pa.int32()),
+    ("batch", pa.int32()),
+    ("length", pa.int32()),
+    ("ids", _list(pa.uint64())),
+    ("positions", _list(pa.uint64())),
+)
+"""A control's samples position by position: identities (rows,) and a hash of each position (rows * length,). It
+stands in the trial's ``private`` folder and never leaves the machine."""
 
 EVENTS = _schema(
     ("seq", pa.int64()),

@@ -85,9 +85,21 @@ class RankWriter:
         row += (digest.count, digest.num_nan, digest.num_inf, digest.sum, digest.sum_abs, digest.sum_sq)
         self._append("digests", (*row, digest.minimum, digest.maximum, digest.hash, digest.sketch.tobytes()))
 
-    def samples(self, *, step: int, batch: int, root: str, training: bool, ids: np.ndarray) -> None:
-        """Append the identities, shape (rows,) uint64, of a batch that entered a root module."""
-        self._append("samples", (self._next(), time.time_ns(), step, batch, root, training, ids))
+    def samples(
+        self,
+        *,
+        step: int,
+        batch: int,
+        root: str,
+        training: bool,
+        ids: np.ndarray,
+        piece: tuple[int, int, int] = (0, 0, 0),
+    ) -> None:
+        """Append the identities, shape (rows,) uint64, of a batch that entered a root module, or of a piece of each.
+
+        ``piece`` is (start, stop, total) along the sequence; zeros for whole samples.
+        """
+        self._append("samples", (self._next(), time.time_ns(), step, batch, root, training, *piece, ids))
 
     def event(self, kind: Event, *, step: int, name: str = "", value: float | None = None, **data: Any) -> None:
         """Append an event; ``data`` must be JSON."""

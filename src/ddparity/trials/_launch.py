@@ -82,6 +82,8 @@ def _started(spec: RecordSpec, facts: TrialFacts, folder: Path, output: IO[bytes
         level=spec.level,
         stop_after_steps=spec.stop_after_steps,
         batch_dim=spec.batch_dim,
+        control=spec.control,
+        against=None if facts.against is None else str(spec.store.path(facts.against).resolve()),
     )
     value = msgspec.json.encode(config).decode()
     env = _child_environment(os.environ, value)

@@ -120,7 +120,14 @@ def _facts_before(spec: RecordSpec, trial_id: str) -> TrialFacts:
         script_sha256=None if script is None else sha256_of(script),
         git=git_facts(cwd if script is None else script.parent),
         env=allowed_environment(os.environ),
+        against=None if spec.control or script is None else _newest_control(spec.store, str(script)),
     )
+
+
+def _newest_control(store: Store, script: str) -> str | None:
+    """Return the id of the newest control of the same script: what a candidate will most likely be held against."""
+    controls = (f for f in store.trials() if f.control and f.status is TrialStatus.COMPLETED and f.script == script)
+    return next((facts.id for facts in controls), None)
 
 
 def _notes_after(facts: TrialFacts, folder: Path) -> list[str]:
