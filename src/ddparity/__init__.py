@@ -13,7 +13,15 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ddparity._errors import CommandFailed, DdparityError, ExitCode, TraceError, TrialNotFound, UsageError
+from ddparity._errors import (
+    CommandFailed,
+    DdparityError,
+    ExitCode,
+    StaleControl,
+    TraceError,
+    TrialNotFound,
+    UsageError,
+)
 from ddparity.capture._api import feed, log_metric, mark
 
 if TYPE_CHECKING:
@@ -25,6 +33,7 @@ __all__ = [
     "DdparityError",
     "ExitCode",
     "RecordSpec",
+    "StaleControl",
     "TraceError",
     "TrialNotFound",
     "UsageError",
@@ -36,23 +45,25 @@ __all__ = [
 ]
 
 
-def compare(control: str, candidate: str, *, store: str | Path | None = None) -> "Verdict":
+def compare(control: str, candidate: str, *, store: str | Path | None = None, allow_stale: bool = False) -> "Verdict":
     """Hold a candidate against a control and return the verdict.
 
     Args:
         control: Name, id or unique beginning of an id of the control.
         candidate: The same for the candidate.
         store: Folder of the trials; by default ``DDPARITY_HOME``, else ``.ddparity`` here.
+        allow_stale: Judge although the code changed between the two; the verdict notes it.
 
     Raises:
         TrialNotFound: There is no such trial.
+        StaleControl: The code changed between the two, and ``allow_stale`` was not given.
         TraceError: A file of one of them cannot be read.
     """
     from ddparity.judge import compare_trials
     from ddparity.trials import Store
 
     found = Store.resolve(None if store is None else str(store))
-    return compare_trials(found.find(control), found.find(candidate))
+    return compare_trials(found.find(control), found.find(candidate), allow_stale=allow_stale)
 
 
 def __getattr__(name: str) -> Any:

@@ -3,6 +3,7 @@
     DdparityError                      (exit 2 unless a branch says otherwise)
     +-- UsageError (ValueError)        2   a flag, a name or a path the user gave cannot be used
     |   +-- TrialNotFound              2   no trial of that name or id in the store
+    |   +-- StaleControl               2   the code changed since the control was recorded
     +-- TraceError (ValueError)        3   a recorded file is missing, truncated, corrupt or too large
     +-- CommandFailed                  4   the launched command failed or timed out
 
@@ -35,6 +36,10 @@ class UsageError(DdparityError, ValueError):
 
 class TrialNotFound(UsageError):
     """No trial of that name or id is in the store."""
+
+
+class StaleControl(UsageError):
+    """Control and candidate ran different versions of the same code; the message names it and what to record again."""
 
 
 class TraceError(DdparityError, ValueError):

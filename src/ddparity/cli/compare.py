@@ -23,6 +23,9 @@ def compare(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write an HTML page.")] = None,
+    allow_stale: Annotated[
+        bool, typer.Option("--allow-stale", help="Judge although the code changed since; the verdict notes it.")
+    ] = False,
     save: Annotated[bool, typer.Option("--save/--no-save", help="Keep the verdict in the store.")] = True,
 ) -> None:
     """Hold a candidate against a control, and say where they first deviate.
@@ -30,6 +33,7 @@ def compare(
     Each of the four layers is judged on its own. A name means the newest trial of that name.
 
     Exit code: 1 if a layer deviates, else 3 if one is inconclusive, else 0; layers that were not tested do not count.
+    2 if the control is stale: the code changed since it was recorded.
     """
     from ddparity.trials import Store
 
@@ -39,7 +43,7 @@ def compare(
     from ddparity.judge import compare_trials
     from ddparity.report import render_html, render_json, render_text
 
-    verdict = compare_trials(*folders)
+    verdict = compare_trials(*folders, allow_stale=allow_stale)
     document = render_json(verdict)
     if save:
         _save(trials, verdict, document)

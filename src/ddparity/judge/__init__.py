@@ -3,6 +3,7 @@
 from ._cause import KnownCause
 from ._causes import find_cause, known_causes
 from ._compare import compare_trials
+from ._next_trials import PlannedTrial, TrialPlan, VariablePlan, plan_trials
 from ._prove import prove_control
 from ._verdict import (
     LAYERS,
@@ -24,11 +25,15 @@ __all__ = [
     "KnownCause",
     "LayerVerdict",
     "Phase",
+    "PlannedTrial",
     "Status",
+    "TrialPlan",
+    "VariablePlan",
     "Varied",
     "Verdict",
     "compare_trials",
     "find_cause",
     "known_causes",
+    "plan_trials",
     "prove_control",
 ]

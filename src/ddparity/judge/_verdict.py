@@ -75,11 +75,12 @@ class LayerVerdict(msgspec.Struct, kw_only=True):
 
 
 class Varied(msgspec.Struct, kw_only=True):
-    """One fact that differs between control and candidate."""
+    """One fact that differs between control and candidate; ``part_of`` names the variable that it belongs to."""
 
     variable: str
     control: Any
     candidate: Any
+    part_of: str = ""
 
 
 class Verdict(msgspec.Struct, kw_only=True):
@@ -92,6 +93,13 @@ class Verdict(msgspec.Struct, kw_only=True):
     partial_reasons: list[str] = []
     varied: list[Varied] = []
     confounded: bool = False
+    variable: str | None = None
+    """The one variable that changed; None if none or several did."""
+    variables: list[str] = []
+    """All that changed, in the order in which they are best changed one after the other."""
+    next_trials: list[str] = []
+    """Commands that change one variable at a time, where several changed at once."""
+    notes: list[str] = []
     merge_plan: dict[str, Any] = {}
     layers: dict[str, LayerVerdict]
     findings: list[Finding] = []

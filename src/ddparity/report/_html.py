@@ -45,7 +45,7 @@ def render_html(verdict: Verdict) -> str:
 <main>
 <h1>Does the candidate agree with the control?</h1>
 <p>control <code>{_text(verdict.control)}</code><br>candidate <code>{_text(verdict.candidate)}</code></p>
-{_partial(verdict)}
+{_partial(verdict)}{_notes(verdict)}
 <h2>Verdicts</h2>
 <div class="cards">{_cards(verdict)}</div>
 <h2>Findings</h2>
@@ -69,6 +69,10 @@ def _partial(verdict: Verdict) -> str:
         return ""
     reasons = verdict.partial_reasons or ["a part of the recording is missing"]
     return f'<div class="notice">{"".join(f"<p><b>PARTIAL:</b> {_text(reason)}</p>" for reason in reasons)}</div>'
+
+
+def _notes(verdict: Verdict) -> str:
+    return "".join(f'<div class="notice"><p>{_text(note)}</p></div>' for note in verdict.notes)
 
 
 def _cards(verdict: Verdict) -> str:
@@ -113,10 +117,17 @@ def _varied(verdict: Verdict) -> str:
     if not verdict.varied:
         return "<p>Nothing that was recorded.</p>"
     rows = [(_text(v.variable), escape(shown(v.control)), escape(shown(v.candidate))) for v in verdict.varied]
-    notice = "<p><b>CONFOUNDED:</b> more than one variable changed. Change one at a time.</p>"
-    return _table("Recorded facts that differ", ("variable", "control", "candidate"), rows) + (
-        f'<div class="notice">{notice}</div>' if verdict.confounded else ""
-    )
+    one = "" if verdict.variable is None else f"<p>One variable: {_text(verdict.variable)}.</p>"
+    return _table("Recorded facts that differ", ("variable", "control", "candidate"), rows) + one + _confounded(verdict)
+
+
+def _confounded(verdict: Verdict) -> str:
+    if not verdict.confounded:
+        return ""
+    names = f" ({_text(', '.join(verdict.variables))})" if verdict.variables else ""
+    notice = f"<p><b>CONFOUNDED:</b> more than one variable changed{names}. Change one at a time.</p>"
+    commands = "".join(f"<p><code>{_text(command)}</code></p>" for command in verdict.next_trials)
+    return f'<div class="notice">{notice}{commands}</div>'
 
 
 def _plan(verdict: Verdict) -> str:

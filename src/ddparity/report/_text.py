@@ -16,7 +16,14 @@ def render_text(verdict: Verdict) -> str:
 
     What is missing comes first, then one line a layer, what varied, the merge plan, and each layer's first finding.
     """
-    blocks = [_partial(verdict), _heading(verdict), _layer_lines(verdict), _varied(verdict), _plan(verdict)]
+    blocks = [
+        _partial(verdict),
+        _heading(verdict),
+        _notes(verdict),
+        _layer_lines(verdict),
+        _varied(verdict),
+        _plan(verdict),
+    ]
     blocks += [_layer_findings(verdict, name) for name, _ in layers(verdict)]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
 
@@ -30,6 +37,10 @@ def _partial(verdict: Verdict) -> list[str]:
 
 def _heading(verdict: Verdict) -> list[str]:
     return [f"control    {plain(verdict.control)}", f"candidate  {plain(verdict.candidate)}"]
+
+
+def _notes(verdict: Verdict) -> list[str]:
+    return [f"note: {plain(note)}" for note in verdict.notes]
 
 
 def _layer_lines(verdict: Verdict) -> list[str]:
@@ -49,11 +60,19 @@ def _varied(verdict: Verdict) -> list[str]:
     if len(verdict.varied) > _MAX_VARIED:
         rows.append(f"  and {len(verdict.varied) - _MAX_VARIED} more (--json lists them)")
     if verdict.confounded:
-        rows.append(
-            "  CONFOUNDED: more than one variable changed, so a deviation cannot be put down to one of them. "
-            "Change one at a time."
-        )
+        rows += _confounded(verdict)
+    elif verdict.variable is not None:
+        rows.append(f"  one variable: {plain(verdict.variable)}")
     return ["varied", *rows]
+
+
+def _confounded(verdict: Verdict) -> Iterator[str]:
+    names = f" ({', '.join(plain(name) for name in verdict.variables)})" if verdict.variables else ""
+    yield (
+        f"  CONFOUNDED: more than one variable changed{names}, so a deviation cannot be put down to one of them. "
+        "Change one at a time."
+    )
+    yield from (f"    {plain(command)}" for command in verdict.next_trials)
 
 
 def _plan(verdict: Verdict) -> list[str]:
