@@ -1,8 +1,9 @@
 """Which samples a call works on: identities from content, taken before anything is promoted or changed."""
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -10,11 +11,17 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ddparity.digest import RowKeys, row_hashes
 
+from ._guard import is_plain
+
+if TYPE_CHECKING:
+    from ._pieces import Pieces
+
 _MAX_DEPTH = 4
+_MAX_ITEMS = 4096
 
 
 def named_tensors(value: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield every tensor in nested tuples, lists, mappings and dataclasses with its path, such as ``0`` or ``logits``."""
+    """Yield every tensor in nested tuples, lists, mappings and dataclasses with its path: ``0``, ``logits``."""
     if isinstance(value, torch.Tensor):
         yield path, value
         return
@@ -28,21 +35,10 @@ def _items(value: Any) -> Iterator[tuple[Any, Any]]:
     if isinstance(value, Mapping):
         yield from value.items()
     elif isinstance(value, (tuple, list)):
-        yield from enumerate(value)
+        yield from enumerate(value[:_MAX_ITEMS])
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         for field in dataclasses.fields(value):
             yield field.name, getattr(value, field.name, None)
-
-
-def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor can be digested: dense, with memory of its own, outside functorch and fake modes."""
-    return (
-        tensor.layout == torch.strided
-        and tensor.device.type != "meta"
-        and type(tensor).__name__ not in ("FakeTensor", "FunctionalTensor", "BatchedTensor")
-        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-        and not tensor.is_quantized
-    )
 
 
 class Batch:
@@ -51,14 +47,42 @@ class Batch:
     Attributes:
         number: Which batch of the training step, from 0.
         keys: Identities of its samples.
+        training: Whether it entered a training call.
+        piece: Where its samples are slices of the control's along the sequence: start, stop, total.
         inner: Products of the input's dimensions after the batch: the rows a sample may be spread over.
     """
 
-    def __init__(self, number: int, keys: RowKeys, shapes: list[tuple[int, ...]]) -> None:
+    def __init__(self, number: int, keys: RowKeys, tensors: list[torch.Tensor], *, training: bool) -> None:
         self.number = number
         self.keys = keys
+        self.training = training
+        self.piece: tuple[int, int, int] | None = None
         self.size = len(keys.ids)
-        self.inner = _partial_products(shapes)
+        self.inner = _partial_products([tuple(t.shape) for t in tensors])
+        self._storages = {t.untyped_storage().data_ptr() for t in tensors}
+
+    def place(self, shape: tuple[int, ...]) -> tuple[int, int, tuple[int, ...]]:
+        """Return rows a sample, elements of each sample before the tensor's part of it, and the shape of all parts.
+
+        Where samples are cut along the sequence, so is what has their length right after the sample, one row a
+        position or one a sample; of anything else nobody knows how it was cut, and it is left keyed by position.
+        """
+        rows = self.rows_a_sample(shape)
+        if self.piece is None or not rows:
+            return rows, 0, shape
+        start, stop, total = self.piece
+        length = stop - start
+        if rows == 1 and len(shape) > 1 and shape[1] == length:
+            return 1, start * math.prod(shape[2:]), (shape[0], total, *shape[2:])
+        if rows == length:
+            return total, start * math.prod(shape[1:]), (shape[0] // length * total, *shape[1:])
+        if rows == -length:
+            return -total, start * math.prod(shape[2:]), (total, *shape[1:])
+        return 0, 0, shape
+
+    def holds(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is one of the batch's own, or a view of one."""
+        return tensor.untyped_storage().data_ptr() in self._storages
 
     def rows_a_sample(self, shape: tuple[int, ...]) -> int:
         """Return how many rows of dimension 0 each sample has: 0 if unknown, negative if dimension 1 is the batch."""
@@ -87,54 +111,99 @@ def _partial_products(shapes: list[tuple[int, ...]]) -> frozenset[int]:
 class Batches:
     """The batches of the current training step, and which tensors came out of which batch."""
 
-    def __init__(self, batch_dim: int) -> None:
+    def __init__(self, batch_dim: int, pieces: "Pieces") -> None:
         self._batch_dim = batch_dim
+        self._pieces = pieces
         self.current: Batch | None = None
-        self._by_ids: dict[int, Batch] = {}
+        self._by_ids: dict[tuple[int, bool], Batch] = {}
+        self._numbers = {True: 0, False: 0}
         self._made: dict[int, tuple[StorageWeakRef, Batch]] = {}
+        self._made_before: dict[int, tuple[StorageWeakRef, Batch]] = {}
 
     def new_step(self) -> None:
         """Forget the batches of the step before."""
         self.current = None
         self._by_ids.clear()
-        self._made.clear()
+        self._numbers = {True: 0, False: 0}
+        self._made_before = self._made
+        self._made = dict[int, tuple[StorageWeakRef, Batch]]()
 
     def came_from(self, tensor: torch.Tensor, batch: Batch) -> None:
         """Remember that a module made ``tensor`` from ``batch``."""
         storage = tensor.untyped_storage()
         self._made[storage.data_ptr()] = (StorageWeakRef(storage), batch)
 
-    def enter(self, args: Any, kwargs: Any) -> tuple[Batch | None, bool]:
-        """Find the batch that enters a root module; also say whether it is new in this step."""
-        tensors = [t for _, t in named_tensors((args, kwargs)) if t.dim() > self._batch_dim and is_plain(t)]
-        made = [batch for t in tensors if (batch := self._maker(t)) is not None]
+    def maker(self, tensor: torch.Tensor) -> Batch | None:
+        """Return the batch of this step that a module made ``tensor`` from, if it is known."""
+        return _entry(self._made, tensor)
+
+    def enter(self, args: Any, kwargs: Any, *, training: bool = True) -> tuple[Batch | None, bool]:
+        """Find the batch that enters a root module; also say whether it is new in this step.
+
+        Batches of training calls and of others are numbered apart, so that a rank which evaluates in addition
+        still numbers its training batches as the others do.
+        """
+        tensors = self._tensors(args, kwargs)
+        made = [batch for t in tensors if (batch := self.maker(t)) is not None]
         if made:
-            self.current = made[0]
+            batch = next((batch for batch in made if batch.training), made[0])
+            if training:
+                self.current = batch
+            return batch, False
+        if any(t.grad_fn is not None for t in tensors) or not tensors:
             return self.current, False
-        if tensors and any(t.grad_fn is not None for t in tensors):
-            return self.current, False
-        if not tensors:
-            return self.current, False
-        return self._identify(tensors)
+        carried = [(t, batch) for t in tensors if (batch := _entry(self._made_before, t)) is not None]
+        fresh = [t for t in tensors if all(t is not old for old, _ in carried)]
+        if not fresh:
+            return self._enter_keys(carried[0][1].keys, [t for t, _ in carried], training=training)
+        return self._identify(fresh, training=training)
 
-    def _maker(self, tensor: torch.Tensor) -> Batch | None:
-        entry = self._made.get(tensor.untyped_storage().data_ptr())
-        return entry[1] if entry is not None and not entry[0].expired() else None
+    def is_detached_output(self, args: Any, kwargs: Any) -> bool:
+        """Whether a module of this step made what enters, and backward will not reach that module from here."""
+        tensors = self._tensors(args, kwargs)
+        return not any(t.requires_grad for t in tensors) and any(self.maker(t) is not None for t in tensors)
 
-    def _identify(self, tensors: list[torch.Tensor]) -> tuple[Batch, bool]:
+    def _tensors(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
+        found = [t for _, t in named_tensors((args, kwargs)) if is_plain(t)]
+        return [t for t in found if t.dim() > self._batch_dim and t.numel()]
+
+    def _identify(self, tensors: list[torch.Tensor], *, training: bool) -> tuple[Batch, bool]:
         if self._batch_dim:
             tensors = [t.movedim(self._batch_dim, 0) for t in tensors]
-        size = tensors[0].shape[0]
+        sizes = [t.shape[0] for t in tensors]
+        size = max(sizes, key=sizes.count)  # of several the most frequent, of equals the first
         mine = [t for t in tensors if t.shape[0] == size]
         ids = np.zeros(size, dtype=np.uint64)
         for tensor in mine:
             with np.errstate(over="ignore"):
-                ids = ids * np.uint64(0x9E3779B97F4A7C15) + row_hashes(tensor)
-        keys = RowKeys.of(ids)
-        batch = self._by_ids.get(keys.token)
-        if batch is not None:
+                ids = ids * np.uint64(0x9E3779B97F4A7C15) + row_hashes(_real(tensor))
+        piece = self._pieces.find(mine) if training else None
+        keys = RowKeys.of(ids if piece is None else piece.ids)
+        batch, new = self._enter_keys(keys, mine, training=training)
+        if new and piece is not None:
+            batch.piece = (piece.start, piece.stop, piece.total)
+        elif new and training:
+            self._pieces.keep(batch.number, keys, mine)
+        return batch, new
+
+    def _enter_keys(self, keys: RowKeys, tensors: list[torch.Tensor], *, training: bool) -> tuple[Batch, bool]:
+        known = self._by_ids.get((keys.token, True)) or self._by_ids.get((keys.token, training))
+        batch = known or Batch(self._numbers[training], keys, tensors, training=training)
+        if training:
             self.current = batch
-            return batch, False
-        batch = Batch(len(self._by_ids), keys, [tuple(t.shape) for t in mine])
-        self._by_ids[keys.token] = self.current = batch
-        return batch, True
+        if known is None:
+            self._numbers[training] += 1
+            self._by_ids[keys.token, training] = batch
+        return batch, known is None
+
+
+def _entry(made: dict[int, tuple[StorageWeakRef, Batch]], tensor: torch.Tensor) -> Batch | None:
+    if not made or not is_plain(tensor):
+        return None
+    entry = made.get(tensor.untyped_storage().data_ptr())
+    return entry[1] if entry is not None and not entry[0].expired() else None
+
+
+def _real(tensor: torch.Tensor) -> torch.Tensor:
+    tensor = tensor.detach().resolve_neg()
+    return torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor

@@ -21,15 +21,19 @@ from ._fingerprint import fingerprint
 
 _LIBRARIES = ("torch", "numpy", "ddparity", "lightning", "transformers", "accelerate", "deepspeed", "torchvision")
 
+_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+_LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
+_WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
+
 
 def rank_facts(config: CaptureConfig) -> tuple[int, int, RankFacts]:
     """Return rank, world size and facts of this process at the moment recording starts."""
     ready = dist.is_available() and dist.is_initialized()
-    rank = dist.get_rank() if ready else int(os.environ.get("RANK", 0))
-    world_size = dist.get_world_size() if ready else int(os.environ.get("WORLD_SIZE", 1))
+    rank = dist.get_rank() if ready else _from_environment(_RANKS, 0)
+    world_size = dist.get_world_size() if ready else _from_environment(_WORLD_SIZES, 1)
     facts = RankFacts(
         rank=rank,
-        local_rank=int(os.environ.get("LOCAL_RANK", rank)),
+        local_rank=_from_environment(_LOCAL_RANKS, rank),
         world_size=world_size,
         pid=os.getpid(),
         hostname=socket.gethostname(),
@@ -49,7 +53,9 @@ def refresh(facts: RankFacts) -> None:
     fingerprint(facts)
     if dist.is_available() and dist.is_initialized():
         facts.backend = dist.get_backend()
-        facts.world_size = dist.get_world_size()
+        if (facts.rank, facts.world_size) != (dist.get_rank(), dist.get_world_size()):
+            was = f"rank {facts.rank} of {facts.world_size}"
+            facts.partial.append(f"recording began as {was}, before its process group of {dist.get_world_size()}")
     address, port = os.environ.get("MASTER_ADDR"), os.environ.get("MASTER_PORT")
     facts.master = f"{address}:{port}" if address else None
     if torch.cuda.is_available():
@@ -64,11 +70,23 @@ def random_states() -> dict[str, str]:
     states = {
         "torch": torch.get_rng_state().numpy().tobytes(),
         "python": repr(random.getstate()).encode(),
-        "numpy": repr(np.random.get_state()[1:3]).encode() + np.random.get_state()[1].tobytes(),
+        "numpy": _numpy_state(),
     }
     if torch.cuda.is_available() and torch.cuda.is_initialized():
         states["cuda"] = torch.cuda.get_rng_state().cpu().numpy().tobytes()
     return {name: _short_hash(state) for name, state in states.items()}
+
+
+def _numpy_state() -> bytes:
+    state = np.random.get_state(legacy=False)
+    inner = state["state"]  # an array for the default generator, integers for others
+    parts = [inner[key] for key in sorted(inner)]
+    return b"".join(p.tobytes() if isinstance(p, np.ndarray) else repr(p).encode() for p in parts)
+
+
+def _from_environment(names: tuple[str, ...], default: int) -> int:
+    found = next((os.environ[name] for name in names if name in os.environ), "")
+    return int(found) if found.isdecimal() else default
 
 
 def stack_of(error: BaseException) -> list[str]:

@@ -1,318 +1,223 @@
-"""Forward calls: which root module was called with which samples, what every module returned, and its gradient."""
+"""Forward calls: which module the script called, with which samples, and what is inside that call."""
 
-import sys
-import weakref
-from collections import defaultdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
-from ddparity.digest import digest_tensor
-from ddparity.trace import FLAG_GRAD, FLAG_RANDOM, FLAG_TRAINING, Event, Site
-
-from . import _facts
-from ._batch import Batch, is_plain, named_tensors
-from ._names import is_wrapper, ties, unwrap
-from ._session import guarded, in_backward
+from ._batch import Batch, named_tensors
+from ._callers import CHECKPOINT, LOADER, called_from, keywords
+from ._guard import guarded, hidden, in_backward, is_plain
+from ._identity import IdentityMap
+from ._models import ModelWatch
+from ._outputs import OutputWatch, generator_states
 
 if TYPE_CHECKING:
     from ._session import Session
 
-_MAX_PARTS = 16
+COMPILED = "compiled: activations inside the region, and their gradients"
+"""Why a compiled module's activations are not recorded."""
+
+
+class Call(NamedTuple):
+    """A call that has not returned yet."""
+
+    module: nn.Module
+    generators: Any
 
 
 class ForwardWatch:
-    """Global module hooks. In a window every call is followed; outside it only calls of root modules are noticed."""
+    """Two global module hooks, installed once: a compiled region looks the same before, in and after a window.
+
+    Where tensors are recorded every call is followed; elsewhere only calls that the script itself makes.
+    """
 
     def __init__(self, session: "Session") -> None:
         self.session = session
+        self.models = ModelWatch(session)
+        self.outputs = OutputWatch(session)
         self._handles: list[Any] = []
-        self._stack: list[tuple[nn.Module, torch.Tensor | None]] = []
-        self._batch: Batch | None = None
+        self._stack: list[Call] = []
         self._active = False
-        self._occurrences: dict[tuple[str, int], int] = defaultdict(int)
-        self._seen: dict[int, tuple[weakref.ref, int]] = {}
-        self._pending_buffers: int | None = None
-        self._requires_grad: dict[int, tuple[bool, ...]] = {}
-        self._known_parameters: set[int] = set()
+        self._trained = False
+        self._critics: IdentityMap[bool] = IdentityMap()
+        self.called = False
 
-    @property
-    def installed(self) -> bool:
-        """Whether hooks are in place."""
-        return bool(self._handles)
+    def install(self) -> None:
+        """Put the hooks in place, and hide them from the warning that compiled modules give about others' hooks."""
+        self._handles = [
+            hooks.register_module_forward_pre_hook(self._on_enter),
+            hooks.register_module_forward_hook(self._on_leave, always_call=True),
+        ]
+        if hasattr(hooks, "_has_any_global_hook"):
+            setattr(hooks, "_has_any_global_hook", self._others_have_hooks)  # noqa: B010 - of another type
 
-    def install(self, *, detailed: bool) -> None:
-        """Put the hooks of an open window (``detailed``) or of a closed one in place of those that are there."""
+    def uninstall(self) -> None:
+        """Remove the hooks."""
         for handle in self._handles:
             handle.remove()
+        self._handles.clear()
         self._stack.clear()
-        self._active = False
-        if detailed:
-            self._handles = [
-                hooks.register_module_forward_pre_hook(self._on_enter),
-                hooks.register_module_forward_hook(self._on_leave, always_call=True),
-            ]
-        else:
-            self._handles = [hooks.register_module_forward_pre_hook(self._on_enter_closed)]
 
     def new_step(self) -> None:
-        """Start counting calls anew."""
-        if self.session.recording:
-            self._pending_buffers = self.session.step - 1
-        self._occurrences.clear()
-        self._seen.clear()
+        """Start counting calls anew; whatever was interrupted will not return any more."""
+        self._stack.clear()
+        self.models.new_step()
+        self.outputs.new_step()
 
-    # -- hooks ------------------------------------------------------------------------------------------------------
+    def forked(self) -> None:
+        """Begin anew in a child process."""
+        self._stack.clear()
+        self._active = self._trained = self.called = False
+        self.models = ModelWatch(self.session)
+        self.outputs = OutputWatch(self.session)
+
+    def _others_have_hooks(self) -> bool:
+        mine = {handle.id for handle in self._handles}
+        tables = (
+            hooks._global_backward_pre_hooks,
+            hooks._global_backward_hooks,
+            hooks._global_forward_hooks,
+            hooks._global_forward_pre_hooks,
+            hooks._global_forward_hooks_always_called,
+            hooks._global_forward_hooks_with_kwargs,
+        )
+        return any(key not in mine for table in tables for key in table)
+
+    # -- hooks: what torch.compile traces of them is the first line ---------------------------------------------------
 
     def _on_enter(self, module: nn.Module, args: Any) -> None:
-        if torch.compiler.is_compiling() or in_backward():
+        if torch.compiler.is_compiling():
             return
-        self._enter(module, args)
+        session = self.session
+        if session.dead or not session.on_training_thread() or in_backward():
+            return
+        if self._stack:
+            if self._active or module is self._stack[0].module:
+                self._enter_inner(module)
+        elif session.recording or session.registry.may_be_root(module):
+            self._enter_root(module, args)
 
     def _on_leave(self, module: nn.Module, args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() or in_backward():
+        if torch.compiler.is_compiling():
             return
-        self._leave(module, output)
-
-    def _on_enter_closed(self, module: nn.Module, args: Any) -> None:
-        if torch.compiler.is_compiling() or in_backward():
+        if not self._stack or self.session.dead:
             return
-        self._enter_closed(module, args)
-
-    @guarded
-    def _enter(self, module: nn.Module, args: Any) -> None:
-        if not self.session.on_training_thread():
+        if not self._active and module is not self._stack[0].module:
             return
-        if not self._stack:
-            self._enter_root(module, *_arguments(args))
-        watch_random = self._active and self.session.detailed
-        self._stack.append((module, torch.get_rng_state() if watch_random else None))
+        if self.session.on_training_thread() and not in_backward():
+            self._leave(module, args, output)
 
-    @guarded
-    def _leave(self, module: nn.Module, output: Any) -> None:
-        if not self.session.on_training_thread():
-            return
-        random_before = None
-        while self._stack:
-            entered, random_before = self._stack.pop()
-            if entered is module:
-                break
-        else:
-            return
-        if self._active and self.session.detailed and output is not None:
-            self._record_output(module, output, random_before)
-        if not self._stack:
-            if self._batch is not None and output is not None:
-                for _, tensor in named_tensors(output):
-                    if is_plain(tensor):
-                        self.session.batches.came_from(tensor, self._batch)
-            self._active = False
-
-    @guarded
-    def _enter_closed(self, module: nn.Module, args: Any) -> None:
-        if not self.session.on_training_thread() or not self._is_root(module):
-            return
-        self._enter_root(module, *_arguments(args))
-        if self.session.recording:  # the window has just opened by itself: this root's post-hook will come
-            self._stack.append((module, None))
-
-    def _is_root(self, module: nn.Module) -> bool:
-        registry = self.session.registry
-        return is_wrapper(module) or registry.name(module) is None or any(top is module for top in registry.living_tops())
-
-    # -- root calls -------------------------------------------------------------------------------------------------
-
-    def _enter_root(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+    def enter_compiled(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Note the call of a module that ``Module.compile`` has compiled: no hook outside its region tells of it."""
         session = self.session
+        if not session.dead and session.on_training_thread() and not in_backward():
+            session.not_recorded(session.registry.name(module) or type(module).__name__, COMPILED)
+            if self._stack:
+                self._enter_inner(module)
+            else:
+                self._enter_root(module, args, kwargs)
+
+    def leave_compiled(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Note the return of such a module."""
+        self._on_leave(module, args, output)
+
+    @guarded
+    def _enter_inner(self, module: nn.Module) -> None:
+        if hidden() is None:
+            self._stack.append(Call(module, generator_states() if self._active else None))
+
+    @guarded
+    def _enter_root(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
+        session = self.session
+        self._active = False
+        if (reason := hidden()) is not None:
+            session.not_recorded(type(module).__name__, reason)
+            return
         if not session.may_record():
             return
-        if session.registry.name(module) is None:
-            top = session.registry.learn(module)
-            if top is not None:
-                self._describe(top)
-        if is_wrapper(module) and session.once(f"wrapper {id(module)}"):
-            self._describe_wrapper(module)
-        self.buffers_of_last_step()
-        self._parameters(unwrap(module))
-        if session.recording and session.once(f"random {session.step}"):
-            session.writer.event(Event.RNG, step=session.step, **_facts.random_states())
-        batch, new = session.batches.enter(args, kwargs)
-        self._batch = batch
-        if batch is not None and new:
-            self._record_samples(module, batch)
-        self._active = session.recording and torch.is_grad_enabled()
-        if session.recording and not torch.is_grad_enabled() and module.training:
-            session.not_recorded(session.registry.name(module) or "", "called without gradients")
+        caller = called_from()
+        if caller != LOADER:
+            self._begin(module, args, keywords() if kwargs is None else kwargs, inside_checkpoint=caller == CHECKPOINT)
+            self._stack.append(Call(module, generator_states() if self._active else None))
 
-    def _record_samples(self, module: nn.Module, batch: Batch) -> None:
-        session = self.session
-        name = session.registry.name(module) or ""
-        if name not in session.writer.facts.batch_shapes:
-            session.writer.facts.batch_shapes[name] = [batch.size]
-        training = module.training and torch.is_grad_enabled()
-        session.writer.samples(
-            step=session.step, batch=batch.number, root=name, training=training, ids=batch.keys.ids
-        )
+    @guarded
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        if not any(call.module is module for call in self._stack) or hidden() is not None:
+            return
+        call = self._stack.pop()
+        while call.module is not module:  # calls that ended without being seen to end
+            call = self._stack.pop()
+        if output is None:
+            return
+        if self._active:
+            self.outputs.returned(module, args, output, call.generators)
+        batch = self.outputs.batch
+        if not self._stack and batch is not None:
+            for _, tensor in named_tensors(output):
+                if is_plain(tensor):
+                    self.session.batches.came_from(tensor, batch)
+        if not self._stack:
+            self.models.after_call()
 
-    def _describe(self, top: nn.Module) -> None:
-        session = self.session
-        name = session.registry.name
-        session.writer.event(
-            Event.MODEL,
-            step=session.step,
-            name=name(top) or "",
-            parameters={name(p) or n: p.requires_grad for n, p in top.named_parameters()},
-            modules={name(m) or n: type(m).__name__ for n, m in top.named_modules()},
-            ties=ties(top),
-        )
+    # -- the call of a model ------------------------------------------------------------------------------------------
 
-    def _describe_wrapper(self, module: nn.Module) -> None:
-        settings = {
-            key: getattr(module, key)
-            for key in ("find_unused_parameters", "static_graph", "gradient_as_bucket_view", "broadcast_buffers")
-            if isinstance(getattr(module, key, None), (bool, int))
-        }
-        group = getattr(module, "process_group", None)
-        if group is not None and hasattr(group, "size"):
-            settings["group_size"] = group.size()
+    def _begin(self, module: nn.Module, args: Any, kwargs: Any, *, inside_checkpoint: bool) -> None:
         session = self.session
-        session.writer.event(
-            Event.WRAP,
-            step=session.step,
-            name=type(module).__name__,
-            root=session.registry.name(module) or "",
-            **settings,
-        )
-
-    def _parameters(self, top: nn.Module) -> None:
-        """Record parameters not seen before, watch their gradients, notice what was frozen or unfrozen."""
-        session = self.session
-        parameters = list(top.parameters())
-        flags = tuple(p.requires_grad for p in parameters)
-        before = self._requires_grad.get(id(top))
-        self._requires_grad[id(top)] = flags
-        if before is not None and before != flags and len(before) == len(flags):
-            changed = [p for p, was, now in zip(parameters, before, flags, strict=True) if was != now]
-            names = [session.registry.name(p) or "?" for p in changed]
-            session.writer.event(Event.REQUIRES_GRAD, step=session.step, changed=names)
-            session.open_window("requires_grad changed")
+        with_gradients = torch.is_grad_enabled() or inside_checkpoint
+        if with_gradients:
+            self.called = True
+            session.claim_thread(module)
+        session.registry.called_as_root(module)
+        self.models.called(module)
+        batch = self._batch_of(module, args, kwargs, with_gradients=with_gradients)
+        self.outputs.enter(batch)
         if not session.recording:
             return
-        for parameter in parameters:
-            if id(parameter) not in self._known_parameters:
-                self._known_parameters.add(id(parameter))
-                name = session.registry.name(parameter)
-                if name is None:
-                    session.registry.learn(top)
-                    name = session.registry.name(parameter) or "?"
-                session.gradients.record(parameter.detach(), Site.PARAMETER, name, with_hash=True)
-        session.gradients.attach(parameters)
+        if not with_gradients and module.training:
+            session.not_recorded(session.registry.name(module) or "", "called without gradients")
+        self._active = session.detailed and with_gradients
 
-    @guarded
-    def buffers_of_last_step(self) -> None:
-        """Record buffers as the step before left them, before a wrapper broadcasts them."""
-        step, self._pending_buffers = self._pending_buffers, None
-        if step is None:
-            return
+    def _batch_of(self, module: nn.Module, args: Any, kwargs: Any, *, with_gradients: bool) -> Batch | None:
         session = self.session
-        for top in session.registry.living_tops():
-            for _, buffer in top.named_buffers():
-                name = session.registry.name(buffer)
-                if name is None:
-                    session.registry.learn(top)
-                    name = session.registry.name(buffer) or "?"
-                session.gradients.record(buffer, Site.BUFFER, name, with_hash=True, step=step)
+        training = with_gradients and self._trains(module)
+        batch, new = session.batches.enter(args, kwargs, training=training)
+        if training and self._begins_anew(module, args, kwargs, new=new) and session.optimizers.ends_round(module):
+            self.models.called(module)
+            batch, new = session.batches.enter(args, kwargs, training=training)
+        if batch is None and session.recording:
+            session.not_recorded(session.registry.name(module) or "", "no tensor among its inputs to tell samples by")
+        if training and batch is not None:
+            session.registry.hold(module)
+        if batch is not None and new:
+            self._record_samples(module, batch, training=training)
+        return batch
 
-    # -- outputs ----------------------------------------------------------------------------------------------------
+    def _begins_anew(self, module: nn.Module, args: Any, kwargs: Any, *, new: bool) -> bool:
+        """Whether gradients from this call are the module's own: it is a critic that is given what others made.
 
-    def _record_output(self, module: nn.Module, output: Any, random_before: torch.Tensor | None) -> None:
-        if is_wrapper(module):
-            return
+        A new batch alone says nothing: a generator is called, and its output detached, after its own update too.
+        """
+        if self.session.batches.is_detached_output(args, kwargs):
+            self._critics.put(module, True)
+            return True
+        return new and module in self._critics
+
+    def _trains(self, module: nn.Module) -> bool:
+        """Whether a call with gradients is one of training: in evaluation mode only if training never was otherwise."""
+        self._trained = self._trained or (module.training and next(module.parameters(), None) is not None)
+        return module.training or not self._trained
+
+    def _record_samples(self, module: nn.Module, batch: Batch, *, training: bool) -> None:
         session = self.session
-        name = session.registry.name(module)
-        if name is None:  # made during the forward, or hidden from named_modules
-            name = type(module).__name__
-        flags = FLAG_GRAD | (FLAG_TRAINING if module.training else 0)
-        if random_before is not None and not torch.equal(random_before, torch.get_rng_state()):
-            flags |= FLAG_RANDOM
-        number = self._batch.number if self._batch is not None else -1
-        occurrence = self._occurrences[name, number]
-        self._occurrences[name, number] += 1
-        for count, (part, tensor) in enumerate(named_tensors(output)):
-            if count >= _MAX_PARTS:
-                session.not_recorded(name, f"more than {_MAX_PARTS} output tensors")
-                return
-            if is_plain(tensor) and (tensor.is_floating_point() or tensor.is_complex()) and self._is_new(tensor):
-                self.record_activation(tensor, name, part, type(module).__name__, occurrence, flags)
-
-    def _is_new(self, tensor: torch.Tensor) -> bool:
-        """Whether no submodule has just returned this very tensor."""
-        entry = self._seen.get(id(tensor))
-        if entry is not None and entry[0]() is tensor and entry[1] == tensor._version:
-            return False
-        self._seen[id(tensor)] = (weakref.ref(tensor), tensor._version)
-        return True
-
-    def record_activation(
-        self, tensor: torch.Tensor, name: str, part: str, module: str, occurrence: int, flags: int
-    ) -> None:
-        """Digest an activation by sample where its rows belong to samples, and watch its gradient."""
-        batch = self._batch
-        rows = batch.rows_a_sample(tuple(tensor.shape)) if batch is not None else 0
-        where = {
-            "name": name,
-            "part": part,
-            "module": module,
-            "batch": batch.number if batch is not None else -1,
-            "occurrence": occurrence,
-            "rows": rows,
-            "flags": flags,
-        }
-        keys = batch.keys if batch is not None and rows else None
-        self._write(tensor, Site.ACTIVATION, keys, where)
-        if tensor.requires_grad:
-            step = self.session.step
-
-            def on_gradient(gradient: torch.Tensor) -> None:
-                if self.session.step == step:
-                    self._gradient(gradient, keys, where)
-
-            tensor.register_hook(on_gradient)
-
-    @guarded
-    def _gradient(self, gradient: torch.Tensor, keys: Any, where: dict[str, Any]) -> None:
-        if self.session.recording and is_plain(gradient):
-            self._write(gradient, Site.ACTIVATION_GRADIENT, keys, {**where, "backward": self.session.backwards})
-
-    def _write(self, tensor: torch.Tensor, site: Site, keys: Any, where: dict[str, Any]) -> None:
-        turned = tensor.transpose(0, 1) if where["rows"] < 0 else tensor
-        digest = digest_tensor(turned.detach(), row_keys=keys)
-        self.session.writer.digest(digest, site=site, step=self.session.step, **where)
-
-    def mark(self, name: str, tensor: torch.Tensor) -> None:
-        """Record a tensor that the script names itself (``ddparity.mark``)."""
-        if self.session.recording and is_plain(tensor) and not in_backward():
-            if self._batch is None:
-                self._batch = self.session.batches.current
-            number = self._batch.number if self._batch is not None else -1
-            occurrence = self._occurrences[f"mark:{name}", number]
-            self._occurrences[f"mark:{name}", number] += 1
-            self.record_activation(tensor, name, "", "mark", occurrence, FLAG_GRAD | FLAG_TRAINING)
-
-
-def _arguments(args: Any) -> tuple[Any, Any]:
-    """Return what a root module is called with, keyword arguments included.
-
-    Global pre-hooks are not given keyword arguments, and a hook on the module itself would be pickled and copied
-    with it; so they are read from the frame of ``Module._call_impl`` that calls the hook.
-    """
-    frame = sys._getframe(1)
-    for _ in range(6):
-        if frame is None:
-            break
-        if frame.f_code.co_filename == hooks.__file__ and "kwargs" in frame.f_locals:
-            return args, frame.f_locals["kwargs"]
-        frame = frame.f_back
-    return args, {}
+        name = session.registry.name(module) or ""
+        session.writer.facts.batch_shapes.setdefault(name, [batch.size])
+        session.writer.samples(
+            step=session.step,
+            batch=batch.number,
+            root=name,
+            training=training,
+            ids=batch.keys.ids,
+            piece=batch.piece or (0, 0, 0),
+        )

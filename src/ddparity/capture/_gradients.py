@@ -5,16 +5,20 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from ddparity.digest import digest_tensor
 from ddparity.trace import Event, Site
 
-from ._batch import is_plain
-from ._placement import locate
-from ._session import guarded
+from ._guard import guarded, is_plain, unserializable
+from ._identity import IdentityMap
+from ._placement import is_dtensor
 
 if TYPE_CHECKING:
     from ._session import Session
+
+_MAX_DENSE = 1 << 27
+"""Largest sparse gradient, in elements of the dense tensor, that is made dense to be digested."""
 
 
 class GradientWatch:
@@ -22,26 +26,32 @@ class GradientWatch:
 
     def __init__(self, session: "Session") -> None:
         self.session = session
-        self._handles: dict[int, tuple[weakref.ref, Any]] = {}
-        self._synced: set[int] = set()
+        self._handles: IdentityMap[Any] = IdentityMap()
+        self._synced: IdentityMap[bool] = IdentityMap()
         self._order: list[str] = []
         self._modified = False
 
     def attach(self, parameters: Iterable[torch.Tensor]) -> None:
         """Watch the gradients of parameters that require one."""
         for parameter in parameters:
-            if not parameter.requires_grad or not parameter.is_leaf:
+            if parameter in self._handles or not parameter.requires_grad or not parameter.is_leaf or is_lazy(parameter):
                 continue
-            entry = self._handles.get(id(parameter))
-            if entry is not None and entry[0]() is parameter:
+            if is_dtensor(parameter):
+                self.session.not_recorded("local gradients", "of sharded parameters: backward reaches other tensors")
                 continue
-            name = self.session.registry.name(parameter) or "?"
-            handle = parameter.register_hook(lambda gradient, name=name: self._local(gradient, name))
-            self._handles[id(parameter)] = (weakref.ref(parameter), handle)
+            self._handles.put(parameter, parameter.register_hook(self._hook(parameter)))
+
+    def _hook(self, parameter: torch.Tensor) -> Any:
+        reference = weakref.ref(parameter)
+
+        def on_gradient(gradient: torch.Tensor) -> None:
+            self._local(gradient, reference())
+
+        return unserializable(on_gradient)
 
     def detach(self) -> None:
         """Remove every hook: a closed window costs nothing in backward."""
-        for _, handle in self._handles.values():
+        for handle in self._handles.values():
             handle.remove()
         self._handles.clear()
 
@@ -52,10 +62,11 @@ class GradientWatch:
         self._modified = False
 
     @guarded
-    def _local(self, gradient: torch.Tensor, name: str) -> None:
+    def _local(self, gradient: torch.Tensor, parameter: torch.Tensor | None) -> None:
         session = self.session
-        if not session.recording:
+        if not session.recording or parameter is None:
             return
+        name = session.registry.name(parameter) or session.optimizers.name_stranger(parameter)
         self._order.append(name)
         if session.world_size > 1:  # alone, the local gradient is what the optimizer is given
             self.record(gradient.detach(), Site.LOCAL_GRADIENT, name, backward=session.backwards)
@@ -66,11 +77,12 @@ class GradientWatch:
         session = self.session
         if not session.recording:
             return
-        if self._order and session.once(f"order {session.step}"):
+        if self._order:
             session.writer.event(Event.GRADIENT_ORDER, step=session.step, order=list(dict.fromkeys(self._order)))
+            self._order.clear()
         for parameter in parameters:
-            if parameter.grad is not None and id(parameter) not in self._synced:
-                self._synced.add(id(parameter))
+            if parameter.grad is not None and parameter not in self._synced:
+                self._synced.put(parameter, True)
                 name = session.registry.name(parameter) or "?"
                 self.record(parameter.grad.detach(), Site.SYNCED_GRADIENT, name, with_hash=True)
 
@@ -98,19 +110,24 @@ class GradientWatch:
         with_hash: bool = False,
         backward: int = 0,
         step: int | None = None,
-    ) -> None:
-        """Digest a parameter-like tensor by position; the hash only where there are replicas to compare."""
+    ) -> bool:
+        """Digest a parameter-like tensor by position; the hash only where there are replicas to compare.
+
+        Returns:
+            Whether it could be digested; what could not is named as not recorded.
+        """
         session = self.session
-        if tensor.layout == torch.sparse_coo:
+        if tensor.layout == torch.sparse_coo and tensor.numel() <= _MAX_DENSE:
             tensor = tensor.coalesce().to_dense()
-        local, offsets, global_shape, placement = locate(tensor)
+        local, offsets, global_shape, placement = session.pieces.locate(tensor, name)
         if not is_plain(local):
-            session.not_recorded(name, f"{site}: layout {local.layout}, {type(local).__name__}")
-            return
+            session.not_recorded(name, f"{site}: {type(local).__name__} on {local.device.type}, layout {local.layout}")
+            return False
+        writer = session.writer  # opens the trace, and so finds out the world size
         digest = digest_tensor(
             local, offsets=offsets, global_shape=global_shape, with_hash=with_hash and session.world_size > 1
         )
-        session.writer.digest(
+        writer.digest(
             digest,
             site=site,
             name=name,
@@ -121,3 +138,4 @@ class GradientWatch:
             global_shape=global_shape,
             placement=placement,
         )
+        return True

@@ -9,10 +9,14 @@ from torch.nn.utils import clip_grad
 
 from ddparity.trace import Event
 
-from ._session import guarded, in_backward
+from ._guard import guarded, hidden, in_backward, is_plain
+from ._placement import own_value
 
 if TYPE_CHECKING:
     from ._session import Session
+
+Args = tuple[Any, ...]
+Kwargs = dict[str, Any]
 
 
 class Patches:
@@ -22,12 +26,11 @@ class Patches:
         self.session = session
 
     def install(self) -> None:
-        """Put the wrappers in place. It happens at the end of ``import torch``, before anybody imports names from it."""
-        _around(torch.autograd, "backward", before=lambda *a, **k: self._backward("backward", *a, **k))
-        _around(torch.autograd, "grad", before=lambda *a, **k: self._backward("grad", *a, **k))
-        for name in ("clip_grad_norm_", "clip_grad_value_"):
-            wrapped = _around(clip_grad, name, before=self._before_clip, after=self._after_clip)
-            setattr(torch.nn.utils, name, wrapped)
+        """Put the wrappers in place, at the end of ``import torch`` and before anybody imports names from it."""
+        # Both torch.autograd.backward and torch.autograd.grad end here, from wherever somebody has imported them.
+        _around(torch.autograd, "_engine_run_backward", before=self._backward)
+        for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"):
+            self._patch_clip(name)
         scaler = torch.amp.GradScaler
         _around(scaler, "unscale_", before=self._before_unscale, after=self._after_unscale)
         _around(scaler, "update", after=self._after_update)
@@ -35,62 +38,73 @@ class Patches:
         _around(torch.optim.Optimizer, "__init__", after=lambda _, self_, *a, **k: self._created(self_))
         _around(torch.optim.Optimizer, "load_state_dict", after=lambda _, o, *a, **k: self._resumed(type(o).__name__))
         _around(torch.nn.Module, "load_state_dict", after=lambda _, m, *a, **k: self._resumed(type(m).__name__))
+        _around(torch.nn.Module, "compile", after=lambda _, m, *a, **k: self._compiled(m))
+
+    def _patch_clip(self, name: str) -> None:
+        wrapped = _around(torch.nn.utils, name, before=self._before_clip, after=self._after_clip, keep="parameters")
+        if wrapped is not None and hasattr(clip_grad, name):
+            setattr(clip_grad, name, wrapped)
 
     @guarded
-    def _backward(self, kind: str, tensors: Any, *args: Any, **kwargs: Any) -> None:
+    def _backward(self, roots: Any, *args: Any, accumulate_grad: bool = False, **kwargs: Any) -> None:
         session = self.session
         if in_backward() or not session.recording or not session.may_record() or not session.on_training_thread():
             return
-        listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
-        scalar = all(t.numel() == 1 and not t.is_complex() for t in listed)
-        value = sum(t.detach().double().item() for t in listed) if scalar else None
-        batch = session.batches.current
-        dtype = str(listed[0].dtype).removeprefix("torch.") if listed else ""
+        if (reason := hidden()) is not None:
+            session.not_recorded("backward", reason)
+            return
+        tensors = [t for t in roots if isinstance(t, torch.Tensor)]
+        made = [batch for t in tensors if (batch := session.batches.maker(t)) is not None]
+        batch = made[0] if made else session.batches.current
         session.writer.event(
             Event.BACKWARD,
             step=session.step,
-            name=kind,
-            value=value,
+            name="backward" if accumulate_grad else "grad",
+            value=_value(tensors) if len(tensors) == len(roots) else None,
             batch=batch.number if batch is not None else -1,
             backward=session.backwards + 1,
-            dtype=dtype,
+            dtype=str(tensors[0].dtype).removeprefix("torch.") if tensors else "",
+            shape=list(tensors[0].shape) if tensors and not tensors[0].is_nested else [],
         )
         session.backwards += 1
         session.flush()
 
     @guarded
     def _before_clip(self, parameters: Any, *args: Any, **kwargs: Any) -> None:
-        if self.session.recording:
-            self.session.gradients.sync(_listed(parameters))
+        if self._may_read():
+            self.session.gradients.sync([parameters] if isinstance(parameters, torch.Tensor) else parameters)
 
     @guarded
     def _after_clip(self, result: Any, parameters: Any, *args: Any, **kwargs: Any) -> None:
         session = self.session
-        if not session.recording or not session.opened:
+        if not session.opened or not self._may_read():
             return
-        limit = args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
         session.gradients.modified()
-        local = getattr(result, "_local_tensor", result)
-        norm = float(local) if isinstance(local, torch.Tensor) and local.numel() == 1 else None
+        limit = args[0] if args else kwargs.get("max_norm", kwargs.get("clip_value"))
+        norm = result if result is not None else kwargs.get("total_norm", args[1] if len(args) > 1 else None)
         session.writer.event(
-            Event.CLIP, step=session.step, name="grad_norm", value=norm, max_norm=float(limit) if limit else None
+            Event.CLIP,
+            step=session.step,
+            name="grad_norm",
+            value=_value([norm]) if isinstance(norm, torch.Tensor) else None,
+            max_norm=float(limit) if limit is not None else None,
         )
 
     @guarded
     def _before_unscale(self, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
-        if self.session.recording:
+        if scaler.is_enabled() and self._may_read():
             self.session.gradients.sync(p for group in optimizer.param_groups for p in group["params"])
 
     @guarded
     def _after_unscale(self, result: Any, scaler: Any, optimizer: torch.optim.Optimizer) -> None:
         session = self.session
-        if session.recording and session.opened:
+        if scaler.is_enabled() and session.opened and self._may_read():
             session.gradients.modified()
             session.writer.event(Event.UNSCALE, step=session.step, value=float(scaler.get_scale()))
 
     @guarded
     def _after_update(self, result: Any, scaler: Any, *args: Any, **kwargs: Any) -> None:
-        if self.session.recording and self.session.opened:
+        if scaler.is_enabled() and self.session.opened and self._may_read():
             self.session.writer.event(Event.SCALE, step=self.session.step, value=float(scaler.get_scale()))
 
     @guarded
@@ -107,10 +121,44 @@ class Patches:
             session.open_window(f"{what}.load_state_dict")
 
     @guarded
+    def _compiled(self, module: torch.nn.Module) -> None:
+        """Notice calls of a module that ``Module.compile`` has compiled in place: its hooks run inside the region."""
+        compiled = getattr(module, "_compiled_call_impl", None)
+        if compiled is None:
+            return
+        watch = self.session.forward
+
+        @functools.wraps(compiled, updated=())
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return compiled(*args, **kwargs)
+            watch.enter_compiled(module, args, kwargs)
+            result = None
+            try:
+                result = compiled(*args, **kwargs)
+            finally:
+                watch.leave_compiled(module, args, result)
+            return result
+
+        module._compiled_call_impl = call
+
+    @guarded
     def step_of_scaler(self, optimizer: torch.optim.Optimizer, steps_before: int | None) -> None:
         """Note that a gradient scaler skipped the optimizer's step."""
         if self.session.opened and self.session.optimizers.num_steps == steps_before:
             self.session.optimizers.skipped(optimizer)
+
+    def _may_read(self) -> bool:
+        session = self.session
+        return session.recording and session.may_record() and session.on_training_thread() and hidden() is None
+
+
+def _value(tensors: list[torch.Tensor]) -> float | None:
+    """Return the sum of one-element tensors as this rank knows it; None if they are not, or only a part is here."""
+    known = [own_value(t.detach()) for t in tensors]
+    if not known or any(t is None or not is_plain(t) or t.numel() != 1 or t.is_complex() for t in known):
+        return None
+    return sum(t.double().item() for t in known if t is not None)
 
 
 def _around(
@@ -119,20 +167,28 @@ def _around(
     *,
     before: Callable[..., None] | None = None,
     after: Callable[..., None] | None = None,
-) -> Callable[..., Any]:
-    """Wrap ``owner.name``; ``after`` gets the result before the arguments."""
-    original = getattr(owner, name)
+    keep: str | None = None,
+) -> Callable[..., Any] | None:
+    """Wrap ``owner.name``; ``after`` gets the result before the arguments.
+
+    ``keep`` names the first argument where it may be a generator: looking at it must not use it up.
+    """
+    original = getattr(owner, name, None)
+    if original is None:  # another version of torch
+        return None
 
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
         if torch.compiler.is_compiling():
             return original(*args, **kwargs)
+        seen, seen_kwargs = args, kwargs
+        if keep is not None:
+            args, kwargs, seen, seen_kwargs = _keep_iterator(keep, args, kwargs)
         if before is not None:
-            args, kwargs = _keep_iterators(args, kwargs)
-            before(*args, **kwargs)
+            before(*seen, **seen_kwargs)
         result = original(*args, **kwargs)
         if after is not None:
-            after(result, *args, **kwargs)
+            after(result, *seen, **seen_kwargs)
         return result
 
     setattr(owner, name, call)
@@ -153,11 +209,12 @@ def _around_step(scaler: Any, patches: Patches) -> None:
     scaler.step = step
 
 
-def _keep_iterators(args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """Turn generators into lists, so that looking at ``model.parameters()`` does not use it up."""
-    listed = tuple(list(a) if hasattr(a, "__next__") else a for a in args)
-    return listed, {k: list(v) if hasattr(v, "__next__") else v for k, v in kwargs.items()}
-
-
-def _listed(parameters: Any) -> list[torch.Tensor]:
-    return [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+def _keep_iterator(keep: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs, Args, Kwargs]:
+    """Return the arguments for the function, with a new generator for one given, and those to look at, with a list."""
+    given: Any = args[0] if args else kwargs.get(keep)
+    if not hasattr(given, "__next__"):
+        return args, kwargs, args, kwargs
+    listed = list(given)
+    if args:
+        return ((item for item in listed), *args[1:]), kwargs, (listed, *args[1:]), kwargs
+    return args, {**kwargs, keep: (item for item in listed)}, args, {**kwargs, keep: listed}

@@ -1,6 +1,6 @@
 """How a rank's tensor is part of the logical one."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -14,9 +14,21 @@ class Located(NamedTuple):
     placement: str
 
 
-def locate(tensor: torch.Tensor) -> Located:
+def is_dtensor(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is one of ``torch.distributed.tensor``."""
+    return type(tensor).__name__ == "DTensor"
+
+
+def own_value(tensor: Any) -> torch.Tensor | None:
+    """Return what this rank knows of a tensor without any communication: None if that is only a part of it."""
+    if not is_dtensor(tensor):
+        return tensor
+    return tensor._local_tensor if all(p.is_replicate() for p in tensor.placements) else None
+
+
+def locate(tensor: Any) -> Located:
     """Describe a tensor; a DTensor is described by its placements, without any communication."""
-    if type(tensor).__name__ != "DTensor":
+    if not is_dtensor(tensor):
         return Located(tensor, None, None, "")
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 

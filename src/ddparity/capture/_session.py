@@ -5,30 +5,29 @@ loader workers and helpers that import torch leave nothing behind. Nothing here 
 first fault of the recorder switches it off with one warning and marks the rank PARTIAL.
 """
 
-import atexit
-import functools
 import os
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any
 
 import msgspec
 import torch
+from torch import nn
 
-from ddparity.trace import CaptureConfig, Event, RankStatus, RankWriter
+from ddparity.trace import CaptureConfig, Event, RankFacts, RankWriter, read_json
 from ddparity.trace._windows import parse_windows
 
 from . import _facts
 from ._batch import Batches
+from ._ending import Ending
+from ._guard import guarded
 from ._names import Registry
-
-P = ParamSpec("P")
-R = TypeVar("R")
+from ._pieces import Pieces
 
 _FLUSH_SECONDS = 2.0
+_AUTOMATIC_WINDOWS = 8
 
 _session: "Session | None" = None
 
@@ -47,57 +46,35 @@ def start(config: str) -> None:
     _session.install()
 
 
-class Watch(Protocol):
-    """A part of the recorder."""
-
-    session: "Session"
-
-
-W = TypeVar("W", bound=Watch)
-
-
-def guarded(method: Callable[Concatenate[W, P], R]) -> Callable[Concatenate[W, P], R | None]:
-    """Keep a fault of the recorder away from the user's program: it disables the recorder instead."""
-
-    @functools.wraps(method)
-    def call(self: W, *args: P.args, **kwargs: P.kwargs) -> R | None:
-        if self.session.dead:
-            return None
-        try:
-            return method(self, *args, **kwargs)
-        except Exception as error:
-            self.session.disable(error)
-            return None
-
-    return call
-
-
-def in_backward() -> bool:
-    """Whether the autograd engine is running in this thread: what runs now is recomputation, not the forward."""
-    return torch._C._current_graph_task_id() != -1
-
-
 class Session:
     """State of the recording; the watches in the sibling modules do the observing."""
 
     def __init__(self, config: CaptureConfig) -> None:
         self.session = self
         self.config = config
-        self.step = 0
-        self.dead = False
-        self.backwards = 0
-        self.registry = Registry()
-        self.batches = Batches(config.batch_dim)
-        self.thread = threading.get_ident()
-        self.rank, self.world_size = 0, 1
-        self._writer: RankWriter | None = None
+        self.ending = Ending(self)
         self._windows = parse_windows(config.steps)
         self._length = max(stop - start for start, stop in self._windows)
         self._pid = os.getpid()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.step = 0
+        self.dead = False
+        self.worker = False
+        self.backwards = 0
+        self.registry = Registry()
+        self.pieces = Pieces(self)
+        self.batches = Batches(self.config.batch_dim, self.pieces)
+        self.thread: int | None = None
+        self.rank, self.world_size = 0, 1
+        self._steps_here = False
+        self._writer: RankWriter | None = None
         self._flushed = 0.0
-        self._window_open = False
+        self._window_open = self._in_window(0)
+        self._num_automatic = 0
         self._once: set[str] = set()
-        self._ended = False
+        self._pending: list[tuple[str, str]] = []
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -112,12 +89,25 @@ class Session:
         self.forward = ForwardWatch(self)
         self.optimizers = OptimizerWatch(self)
         self.patches = Patches(self)
+        self.forward.install()
         self.optimizers.install()
         self.patches.install()
-        self._switch_window()
-        atexit.register(self._at_exit)
-        self._hook_exceptions()
-        os.register_at_fork(after_in_child=self._forked)
+        self.ending.install()
+
+    def forked(self) -> None:
+        """Begin anew in a child process: it may become a rank of its own, and must not write into its parent's trace.
+
+        Where the parent trains already, the child is a worker, unless it joins a process group itself.
+        """
+        was_training, was_dead = self._writer is not None, self.dead
+        joined = torch.distributed.is_available() and torch.distributed.is_initialized()
+        self._begin()
+        self.dead = was_dead or (was_training and joined)
+        self.worker = was_training
+        self._pid = os.getpid()
+        self.gradients.detach()
+        self.gradients.new_step()
+        self.forward.forked()
 
     @property
     def recording(self) -> bool:
@@ -144,6 +134,8 @@ class Session:
         """The rank's writer, opened on first use."""
         if self._writer is None:
             self._writer = self._open()
+            for what, reason in self._pending:
+                self._writer.event(Event.NOT_RECORDED, step=self.step, name=what, reason=reason)
         return self._writer
 
     @property
@@ -152,8 +144,10 @@ class Session:
         return self._writer is not None
 
     def may_record(self) -> bool:
-        """Whether this process is one to record: not a loader worker."""
-        return not self.dead and torch.utils.data.get_worker_info() is None
+        """Whether this process is one to record: neither a loader worker nor another child of a training process."""
+        if self.dead or torch.utils.data.get_worker_info() is not None:
+            return False
+        return not self.worker or (torch.distributed.is_available() and torch.distributed.is_initialized())
 
     def disable(self, error: BaseException) -> None:
         """Switch the recorder off after a fault of its own, with one warning."""
@@ -172,14 +166,19 @@ class Session:
             self.writer.event(Event.DISABLED, step=self.step, name=type(error).__name__)
             self.writer.flush()
             self.writer.write_facts()
+            self.gradients.detach()
+            self.optimizers.uninstall()
         except Exception as second:
             print(f"ddparity: the trace could not be marked PARTIAL either: {second}", file=sys.stderr)
 
     def not_recorded(self, what: str, reason: str) -> None:
         """Name something that cannot be recorded, once."""
-        if what not in self._once:
-            self._once.add(what)
+        if not self.once(f"{what}: {reason}"):
+            return
+        if self.opened:
             self.writer.event(Event.NOT_RECORDED, step=self.step, name=what, reason=reason)
+        else:  # this process may never train
+            self._pending.append((what, reason))
 
     def once(self, what: str) -> bool:
         """Return True the first time it is asked about ``what``."""
@@ -189,8 +188,17 @@ class Session:
         return True
 
     def on_training_thread(self) -> bool:
-        """Whether this is the thread that trains; replicas and prefetchers in other threads are not recorded."""
-        return threading.get_ident() == self.thread
+        """Whether this may be the thread that trains; replicas and prefetchers in other threads are not recorded."""
+        return self.thread is None or threading.get_ident() == self.thread
+
+    def claim_thread(self, module: nn.Module | None = None) -> bool:
+        """Take this thread for the one that trains: where an optimizer steps first, or till then a model is called."""
+        if module is None:
+            if not self._steps_here:
+                self._steps_here, self.thread = True, threading.get_ident()
+        elif self.thread is None and any(p.requires_grad for p in module.parameters()):
+            self.thread = threading.get_ident()
+        return self.on_training_thread()
 
     # -- what the script says itself --------------------------------------------------------------------------------
 
@@ -200,15 +208,13 @@ class Session:
         if self.may_record():
             found, new = self.batches.enter(batch, {})
             if found is not None and new:
-                self.writer.samples(
-                    step=self.step, batch=found.number, root="feed", training=True, ids=found.keys.ids
-                )
+                self.writer.samples(step=self.step, batch=found.number, root="feed", training=True, ids=found.keys.ids)
 
     @guarded
     def marked(self, name: str, tensor: Any) -> None:
         """Take a tensor from ``ddparity.mark``."""
         if self.may_record() and isinstance(tensor, torch.Tensor):
-            self.forward.mark(name, tensor)
+            self.forward.outputs.mark(name, tensor)
 
     @guarded
     def metric(self, name: str, value: float) -> None:
@@ -219,10 +225,21 @@ class Session:
     def _open(self) -> RankWriter:
         self.rank, self.world_size, facts = _facts.rank_facts(self.config)
         folder = Path(self.config.trial_dir) / f"rank-{self.rank:05d}"
-        if folder.exists():
-            folder = folder.with_name(f"{folder.name}.{os.getpid()}")  # a second process of this rank
         self._flushed = time.monotonic()
-        return RankWriter(folder, facts)
+        self.ending.opened()
+        try:
+            return RankWriter(folder, facts)
+        except FileExistsError:
+            if facts.world_size > 1 and _is_of_parent(folder):  # it tried the model before it started the ranks
+                folder.rename(folder.with_name(f"{folder.name}.{os.getppid()}"))  # where it follows: follow_folder
+                return RankWriter(folder, facts)
+            return RankWriter(folder.with_name(f"{folder.name}.{os.getpid()}"), facts)  # a second one of this rank
+
+    def follow_folder(self) -> None:
+        """Write on where the folder is now, if a rank that this process started has taken its place."""
+        moved = self.writer.folder.with_name(f"{self.writer.folder.name}.{os.getpid()}")
+        if moved.is_dir():
+            self.writer.folder = moved
 
     # -- steps and windows ------------------------------------------------------------------------------------------
 
@@ -244,11 +261,15 @@ class Session:
         self.writer.flush()
 
     def open_window(self, reason: str) -> None:
-        """Record the next steps although ``--steps`` did not ask for them."""
+        """Record the next steps although ``--steps`` did not ask for them, up to some number of times."""
+        self._num_automatic += 1
+        if self._num_automatic > _AUTOMATIC_WINDOWS:
+            self.not_recorded("windows", f"more than {_AUTOMATIC_WINDOWS} that open by themselves")
+            return
         self._windows.append((self.step, self.step + self._length))
         if self.opened:
             self.writer.event(Event.WINDOW, step=self.step, name=reason, open=True)
-        self._switch_window()
+        self._switch_window(announced=True)
 
     def should_stop(self) -> bool:
         """Whether ``--stop-after-steps`` has been reached."""
@@ -258,64 +279,18 @@ class Session:
     def _in_window(self, step: int) -> bool:
         return any(first <= step < stop for first, stop in self._windows)
 
-    def _switch_window(self) -> None:
+    def _switch_window(self, *, announced: bool = False) -> None:
         is_open = self._in_window(self.step)
-        if is_open == self._window_open and self.forward.installed:
+        if is_open == self._window_open:
             return
         self._window_open = is_open
-        self.forward.install(detailed=is_open)
-        if is_open and self.opened:
+        if is_open and self.opened and not announced:
             self.writer.event(Event.WINDOW, step=self.step, open=True)
         if not is_open:
             self.gradients.detach()
 
-    # -- the end ----------------------------------------------------------------------------------------------------
 
-    def _hook_exceptions(self) -> None:
-        before = sys.excepthook
-
-        @functools.wraps(before)
-        def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-            self._failed(error)
-            before(kind, error, trace)
-
-        sys.excepthook = excepthook
-
-    @guarded
-    def _failed(self, error: BaseException) -> None:
-        if not self.opened and not self.may_record():
-            return
-        facts = self.writer.facts
-        facts.status, facts.error_type = RankStatus.RAISED, type(error).__name__
-        facts.error_at = _facts.stack_of(error)
-        self.flush()
-        self.writer.write_facts()
-
-    def _at_exit(self) -> None:
-        if self._ended or self._writer is None or os.getpid() != self._pid:
-            return
-        self._ended = True
-        if not self.dead:
-            self._last_words()
-        facts = self._writer.facts
-        facts.ended = time.time()
-        if facts.status is RankStatus.RUNNING:
-            facts.status = RankStatus.FINISHED
-        self._writer.close()
-        self.dead = True
-
-    @guarded
-    def _last_words(self) -> None:
-        self.forward.buffers_of_last_step()
-        _facts.refresh(self.writer.facts)
-
-    def _forked(self) -> None:
-        """A child of a process that already trains is a worker; one of a mere launcher may become a rank."""
-        if self._writer is not None:
-            self.dead = True
-        self._writer = None
-        self._pid = os.getpid()
-        self.thread = threading.get_ident()
-
-
-__all__ = ["Session", "current", "guarded", "in_backward", "start"]
+def _is_of_parent(folder: Path) -> bool:
+    """Whether the process that started this one has written there, and was no rank among others."""
+    facts = read_json(folder / "rank.json", RankFacts)
+    return facts.pid == os.getppid() and facts.world_size == 1

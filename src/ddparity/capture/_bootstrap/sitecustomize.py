@@ -8,12 +8,13 @@ import importlib.machinery
 import importlib.util
 import os
 import sys
+from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _PACKAGE = os.path.dirname(os.path.dirname(_HERE))
 
 
-def _chain():
+def _chain() -> None:
     rest = [entry for entry in sys.path if os.path.abspath(entry or ".") != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", rest)
     if spec is not None and spec.loader is not None:
@@ -23,7 +24,7 @@ def _chain():
 class _PackageFinder(importlib.abc.MetaPathFinder):
     """Finds ddparity itself, and nothing beside it, where it is not installed."""
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "ddparity":
             return None
         init = os.path.join(_PACKAGE, "__init__.py")
@@ -33,7 +34,7 @@ class _PackageFinder(importlib.abc.MetaPathFinder):
 class _AfterTorch(importlib.abc.MetaPathFinder):
     """Calls the recorder at the end of ``import torch``, once."""
 
-    def find_spec(self, name, path=None, target=None):
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         if name != "torch":
             return None
         sys.meta_path.remove(self)
@@ -41,13 +42,13 @@ class _AfterTorch(importlib.abc.MetaPathFinder):
         if spec is not None and spec.loader is not None:
             run = spec.loader.exec_module
 
-            def exec_module(module):
+            def exec_module(module: Any) -> None:
                 run(module)
                 from ddparity.capture import autoload
 
                 autoload()
 
-            spec.loader.exec_module = exec_module
+            setattr(spec.loader, "exec_module", exec_module)  # noqa: B010 - a method is replaced on purpose
         return spec
 
 
