@@ -103,7 +103,10 @@ def plan_samples(control: RankStep, candidate: dict[int, RankStep]) -> SamplePla
     held = {rank: multiset(step) for rank, step in sorted(candidate.items())}
     if not wanted and not any(held.values()):
         return SamplePlan("Unproved", [[r] for r in held], reason="no sample entered a model as a tensor")
-    groups = _equal_groups(held)
+    if len(held) > 1 and joined(held.values()) == wanted:  # also where samples are alike, so that shards are equal
+        groups = [[rank] for rank in held]
+    else:
+        groups = _equal_groups(held)
     parts = [held[group[0]] for group in groups]
     if joined(parts) == wanted:
         sliced = any(total for part in parts for (*_, total) in part)
