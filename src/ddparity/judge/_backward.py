@@ -1,14 +1,14 @@
 """Gradients in the order of backward: local, synchronised, equal on all ranks, equal to the control's."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from ddparity.digest import Digest, Relation, distance, merge_weighted, relate, scaled
-from ddparity.trace import DigestRow, Site
+from ddparity.trace import DigestRow, Event, Site
 
 from . import _causes
 from ._context import StepContext
@@ -49,21 +49,24 @@ class GradientRow:
 
 def gradients(ctx: StepContext) -> list[Finding]:
     """Compare gradients with the control's and with each other; name the first parameter that deviates."""
+    sharp = ctx.floors.at(ctx.step).value
+    if ctx.comparable:
+        _accept_kinks(ctx)
     rows = [row for name in ctx.backward_order() if (row := _measure(ctx, name)) is not None]
     floor = ctx.floors.at(ctx.step)
     for row in rows:
         if row.noise:
             ctx.tally.tainted.add(row.name)
         ctx.tally.checked += 1
-    bad = [row for row in rows if not row.noise and _deviates(row, floor.value, ctx.comparable)]
+    bad = [row for row in rows if not row.noise and _deviates(row, floor.value, sharp, ctx.comparable)]
     if not bad:
         return []
     loud = [row for row in rows if not row.noise]
     findings = _clipped_by_rank(ctx, loud, floor) if ctx.comparable else []
     factor = _common_factor(loud, floor.value) if ctx.comparable else None
     for row in bad:
-        because, phase = _explain(ctx, row, rows, factor, floor.value)
-        differ = row.spread > floor.value or bool(
+        because, phase = _explain(ctx, row, rows, factor, sharp)
+        differ = row.spread > sharp or bool(
             row.logical and row.logical.missing and len(row.logical.missing) < ctx.num_ranks
         )
         findings.append(
@@ -83,8 +86,11 @@ def gradients(ctx: StepContext) -> list[Finding]:
     return findings
 
 
-def _deviates(row: GradientRow, floor: float, comparable: bool) -> bool:
-    return row.missing or row.spread > floor or (comparable and row.error > floor)
+def _deviates(row: GradientRow, floor: float, sharp: float, comparable: bool) -> bool:
+    if row.missing or row.spread > sharp:
+        return True
+    reduced = row.sync_error is None or row.sync_error <= sharp
+    return comparable and row.error > (floor if reduced else sharp)
 
 
 def _measure(ctx: StepContext, name: str) -> GradientRow | None:
@@ -93,6 +99,8 @@ def _measure(ctx: StepContext, name: str) -> GradientRow | None:
         return None
     control = control_rows[0].digest
     held = ctx.held(Site.SYNCED_GRADIENT, name)
+    if not held:  # no rank came that far, or no stage is responsible for it
+        return None
     logical = merge_parameter(held)
     scale = max(control.norm, natural_scale(ctx, name, control))
     noise = control.norm <= _NOISE * EPS.get(ctx.floors.dtype, EPS["float32"]) * scale
@@ -239,6 +247,8 @@ def _explain(
         return _causes.cause("init.tie_lost"), Phase.BACKWARD
     if row.spread > floor:
         return _explain_desync(ctx, row, rows)
+    if row.logical is None and all(_backward_reached(ctx, rank, row.name) for rank in row.held):
+        return _causes.cause("opt.not_held"), Phase.OPTIMIZER
     if row.missing:
         return _causes.cause("grad.missing"), Phase.BACKWARD
     if factor is not None:
@@ -248,6 +258,12 @@ def _explain(
             return _causes.cause("grad.low_precision", _causes.LIKELY), Phase.COLLECTIVE
         return _causes.cause("grad.wrong_reduction", _causes.LIKELY), Phase.COLLECTIVE
     return _causes.cause("grad.path", _causes.LIKELY), Phase.BACKWARD
+
+
+def _backward_reached(ctx: StepContext, rank: int, name: str) -> bool:
+    """Whether a rank's backward made a gradient of a parameter, whatever the optimizer was given."""
+    orders = ctx.candidate[rank].events.get(Event.GRADIENT_ORDER, [])
+    return any(name in event.data.get("order", []) for event in orders)
 
 
 def _explain_desync(ctx: StepContext, row: GradientRow, rows: list[GradientRow]) -> tuple[Cause, Phase]:
@@ -290,8 +306,30 @@ def _evidence(ctx: StepContext, row: GradientRow, factor: float | None) -> dict[
 
 def _entry(ctx: StepContext) -> dict[str, Any]:
     """Find the first activation gradient, in backward order, that is not the control's: where the deviation enters."""
+    floor = ctx.floors.at(ctx.step).value
+    for name, error in _activation_gradient_errors(ctx):
+        if error > floor:
+            return {"enters_at": f"gradient of the output of {name}", "activation_gradient_error": error}
+    return {}
+
+
+def _accept_kinks(ctx: StepContext) -> None:
+    """Raise the floor by what kinks make of rounding: up to the first activation gradient that they do not explain."""
+    if not ctx.control.digests.get(Site.ACTIVATION):
+        ctx.accepted(ctx.floors.kinks / 8.0)
+        return
+    allowed, worst = ctx.floors.kinks, 0.0
+    for _, error in _activation_gradient_errors(ctx):
+        if not error <= allowed:
+            break
+        worst = max(worst, error)
+    ctx.accepted(worst)
+
+
+def _activation_gradient_errors(ctx: StepContext) -> Iterator[tuple[str, float]]:
+    """Yield each module's name and the relative error of its output's gradient, in backward order."""
     weight = ctx.reduction.weight * ctx.multiplicity
-    for (name, part), occurrence, rows in reversed(list(ctx.calls(Site.ACTIVATION))):
+    for (name, part), occurrence, _ in reversed(list(ctx.calls(Site.ACTIVATION))):
         control_rows = [
             row
             for row in ctx.control.rows(Site.ACTIVATION_GRADIENT, name, part)
@@ -301,13 +339,9 @@ def _entry(ctx: StepContext) -> dict[str, Any]:
             rank: [row for row in found if row.backward in ctx.candidate[rank].pass_numbers]
             for rank, found in calls_of(ctx, Site.ACTIVATION_GRADIENT, name, part, occurrence).items()
         }
-        if not control_rows or not rows:
+        if not control_rows or control_rows[0].rows == 0:
             continue
         pair = merge_activation(ctx, control_rows, mine)
-        if isinstance(pair, str) or control_rows[0].rows == 0:
-            continue
-        control, candidate, _ = pair
-        error = _relative(distance(scaled(candidate, weight), control), control.norm)
-        if error > ctx.floors.at(ctx.step).value:
-            return {"enters_at": f"gradient of the output of {name}", "activation_gradient_error": error}
-    return {}
+        if not isinstance(pair, str):
+            control, candidate, _ = pair
+            yield name, _relative(distance(scaled(candidate, weight), control), control.norm)

@@ -1,7 +1,7 @@
 """One training step of a comparison: both sides, the plan, the floors, and what was already found."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ddparity.trace import DigestRow, Event, Site
@@ -22,7 +22,8 @@ class Tally:
         unproved: What could not be compared, and why.
         random: Module at which random masks separated the runs, if any.
         tainted: Parameters that a scale-free optimizer moves by rounding alone.
-        drift: Largest relative error of a parameter that such an optimizer has made of rounding so far.
+        drift: Largest relative error of a parameter that was accepted so far.
+        hidden: Steps whose floor is so high that it may hide a fault.
         unplaced: Parameters whose parts do not make up the control's, so that nothing of theirs can be held against it.
         lost_ties: Parameters that modules share in the control and not in the candidate.
     """
@@ -32,6 +33,7 @@ class Tally:
     random: str | None = None
     tainted: set[str] = field(default_factory=set)
     drift: float = 0.0
+    hidden: set[int] = field(default_factory=set)
     lost_ties: set[str] = field(default_factory=set)
     unplaced: set[str] = field(default_factory=set)
 
@@ -52,6 +54,10 @@ class StepContext:
     def comparable(self) -> bool:
         """Whether numbers of this step may be held against the control's: same samples, same masks."""
         return self.samples.proved and self.tally.random is None
+
+    def accepted(self, error: float) -> None:
+        """Raise the floor of what is judged from here on in this step by an error that was accepted."""
+        self.floors = replace(self.floors, upstream=max(self.floors.upstream, error))
 
     @property
     def num_ranks(self) -> int:
@@ -75,10 +81,11 @@ class StepContext:
     def held(self, site: Site, name: str, part: str = "") -> dict[int, DigestRow | None]:
         """Return the last digest of a parameter-like thing on every rank that is responsible for it.
 
-        Those are all ranks; of pipeline stages only those that have a gradient of it, since the others keep a copy
-        that nothing updates.
+        Those are all ranks that came so far in this step: one that was killed in the middle of it lacks nothing. Of
+        pipeline stages only those that have a gradient of it, since the others keep a copy that nothing updates.
         """
-        held = {rank: next(iter(step.rows(site, name, part)[-1:]), None) for rank, step in self.candidate.items()}
+        there = {rank: step for rank, step in self.candidate.items() if step.reached(site)}
+        held = {rank: next(iter(step.rows(site, name, part)[-1:]), None) for rank, step in there.items()}
         if not self.samples.foreign or site == Site.BUFFER:
             return held
         return {rank: row for rank, row in held.items() if self.candidate[rank].rows(Site.SYNCED_GRADIENT, name)}

@@ -6,12 +6,15 @@ transformer gradients within 1.23 of the control's own error against float64. Th
 root of the number of modules on the way, and doubles with every training step, because a step feeds its rounding
 into the next.
 
-Optimizers that normalise gradients (Adam and its kin) make more of rounding: an element whose gradient is rounding
-alone moves by up to the learning rate. That drift is measured on the parameters and raises the floors that follow.
+A run may make more of rounding than that: with a high learning rate, a loss near zero, or an optimizer that
+normalises gradients (Adam moves an element whose gradient is rounding alone by up to the learning rate). So errors
+that were accepted upstream raise the floor: of parameters for all that follows, of activations for the gradients.
+Where modules have kinks (ReLU, max-pooling, routing), rounding e in the forward sends a share e of the elements
+another way in the backward, which makes a relative error of sqrt(e).
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ._verdict import Floor
 
@@ -19,9 +22,11 @@ EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16"
 EPS |= {"complex64": 2.0**-23}
 _FACTOR = 8.0
 _GROWTH = 2.0
-_DRIFT = 8.0
+_UPSTREAM = 8.0
+_PER_TERM = 0.25
 _MAX_STEP = 64
 """Beyond it any floor is far above 1; powers of late steps would overflow."""
+_DRIFTED = 1e-3
 HIDES = 1e-2
 """A floor above this may hide a fault: what passes under it is INCONCLUSIVE, not PASS."""
 
@@ -33,31 +38,56 @@ class Floors:
     Attributes:
         dtype: The coarsest dtype that computed anything.
         depth: Number of modules of the model.
-        drift: Relative error of parameters that an optimizer has made of rounding in the steps before.
+        upstream: Largest relative error that was accepted upstream of what is judged.
+        since: Training step at which the recording begins.
+        terms: Number of terms that are added up to one element of a gradient.
     """
 
     dtype: str
     depth: int
-    drift: float = 0.0
+    upstream: float = 0.0
+    since: int = 0
+    terms: int = 1
 
     def at(self, step: int, *, depth: int | None = None, factor: float = 1.0) -> Floor:
         """Return the floor of a relative error at a training step, ``depth`` modules into the computation."""
         depth = self.depth if depth is None else min(depth, self.depth)
+        value, upstream = self.rounding(step, depth=depth), _UPSTREAM * self.upstream
         source = f"{_FACTOR * factor:g} eps({self.dtype}) x sqrt(1 + {depth} modules) x {_GROWTH:g}^step"
-        if self.drift:
-            source += f" + {_DRIFT * factor:g} x drift {self.drift:.3g}"
-        value = self.rounding(step, depth=depth) + _DRIFT * self.drift
-        return Floor(value=factor * value, source=source)
+        if depth == self.depth and self._of_terms > _FACTOR * math.sqrt(1.0 + depth):
+            source = f"{_PER_TERM * factor:g} eps({self.dtype}) x sqrt({self.terms} terms) x {_GROWTH:g}^step"
+        if upstream > value:
+            source = f"{_UPSTREAM * factor:g} x the error of {self.upstream:.3g} upstream"
+        return Floor(value=factor * max(value, upstream), source=source)
 
     def rounding(self, step: int, *, depth: int | None = None) -> float:
-        """Return the part of a floor that is not drift."""
-        depth = self.depth if depth is None else depth
-        return _FACTOR * EPS.get(self.dtype, EPS["float32"]) * math.sqrt(1.0 + depth) * _GROWTH ** min(step, _MAX_STEP)
+        """Return the floor where nothing upstream is off by more."""
+        inside = _FACTOR * math.sqrt(1.0 + (self.depth if depth is None else depth))
+        whole = max(inside, self._of_terms) if depth is None or depth == self.depth else inside
+        return whole * EPS.get(self.dtype, EPS["float32"]) * _GROWTH ** min(step - self.since, _MAX_STEP)
 
     @property
-    def hides(self) -> bool:
-        """Whether rounding in this dtype may hide a fault already at step 0."""
-        return self.at(0).value > HIDES
+    def _of_terms(self) -> float:
+        """Rounding of n sums one after the other is eps sqrt(n/3); in blocks, as here, it is half of that or less."""
+        return _PER_TERM * math.sqrt(self.terms)
+
+    @property
+    def kinks(self) -> float:
+        """What kinks may make of the errors upstream in the activation gradients."""
+        return 4.0 * math.sqrt(self.upstream)
+
+    def after(self, step: int) -> float:
+        """Return what parameters may be off by after steps that were not recorded."""
+        return min(replace(self, since=0).rounding(step), HIDES)
+
+    @property
+    def drifted(self) -> bool:
+        """Whether rounding has already driven the runs so far apart that it will soon explain anything."""
+        return _UPSTREAM * self.upstream > _DRIFTED
+
+    def hides(self, step: int) -> bool:
+        """Whether rounding may hide a fault at a step."""
+        return self.at(step).value > HIDES
 
 
 def coarsest(dtypes: set[str]) -> str:

@@ -27,6 +27,9 @@ def initial_parameters(ctx: StepContext) -> list[Finding]:
         floor = ctx.floors.at(0, depth=0)
         scale = max(rows[0].digest.norm, 1e-30)
         error = relative_error(logical.digest, rows[0].digest)
+        if ctx.step > 0 and error <= ctx.floors.after(ctx.step):
+            ctx.tally.drift = max(ctx.tally.drift, error)
+            error = 0.0
         differ = logical.spread / scale > floor.value
         inferred = any(row is not None and row.site.placement.startswith("inferred") for row in held.values())
         if inferred and error > floor.value:
@@ -48,12 +51,14 @@ def initial_parameters(ctx: StepContext) -> list[Finding]:
                     spread=logical.spread / scale,
                 )
             )
+    ctx.accepted(ctx.tally.drift)
     return findings
 
 
 def activations(ctx: StepContext) -> list[Finding]:
     """Compare what every module returned, in the control's order of execution, until random masks part the runs."""
     findings: list[Finding] = []
+    worst = 0.0
     for number, ((name, part), occurrence, rows) in enumerate(ctx.calls(Site.ACTIVATION)):
         depth = number if ctx.step == 0 else ctx.floors.depth  # the step before has gone through all of it
         if not all(row.flags & FLAG_GRAD for row in rows) or _owns_tainted(ctx, name):
@@ -68,12 +73,14 @@ def activations(ctx: StepContext) -> list[Finding]:
         floor = ctx.floors.at(ctx.step, depth=depth)
         error = max(relative_error(candidate, control), spread)
         if error <= floor.value and candidate.finite == control.finite:
+            worst = max(worst, error)
             continue
         drawn = any(row.flags & FLAG_RANDOM for row in [*rows, *(r for found in mine.values() for r in found)])
         if drawn and spread <= floor.value:
             ctx.tally.random = ctx.tally.random or name
             return findings
         findings.append(_activation_finding(ctx, name, part, rows[0], control, candidate, spread, depth))
+    ctx.accepted(worst)
     return findings
 
 
@@ -193,7 +200,7 @@ def loss(ctx: StepContext) -> list[Finding]:
     ctx.tally.checked += 1
     floor = ctx.floors.at(ctx.step)
     error = abs(candidate - control) / max(abs(control), 1e-6)
-    if error <= floor.value or (math.isnan(control) and math.isnan(candidate)):
+    if error <= floor.value or candidate == control or (math.isnan(control) and math.isnan(candidate)):
         return []
     because = (
         _causes.cause("nonfinite") if not math.isfinite(candidate) else _causes.cause("loss.weighting", _causes.LIKELY)

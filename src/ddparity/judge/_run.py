@@ -26,6 +26,12 @@ class RankStep:
         """Return the digests of one thing in the order in which they were taken."""
         return self.digests[site].get((name, part), []) if site in self.digests else []
 
+    def reached(self, site: Site) -> bool:
+        """Whether this rank recorded all that it has of a parameter-like site in this step, as far as one can tell."""
+        if site in (Site.SYNCED_GRADIENT, Site.STEP_GRADIENT):
+            return self.complete or bool(self.events.get(Event.OPTIMIZER))
+        return self.complete or site in (Site.PARAMETER, Site.BUFFER)
+
     @cached_property
     def batches(self) -> dict[int, np.ndarray]:
         """Batch number -> identities of its samples, of training calls only."""

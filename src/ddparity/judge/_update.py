@@ -144,12 +144,12 @@ def _loss_scale(ctx: StepContext) -> list[Finding]:
 def parameters(ctx: StepContext) -> list[Finding]:
     """Compare parameters after the step: over the ranks, and with the control's."""
     findings: list[Finding] = []
-    floor = ctx.floors.at(ctx.step)
+    floor, sharp = ctx.floors.at(ctx.step), ctx.floors.rounding(ctx.step)
     scale_free = _is_scale_free(ctx)
     for (name, part), rows in ctx.control.digests.get(Site.PARAMETER_AFTER, {}).items():
         held = ctx.held(Site.PARAMETER_AFTER, name, part)
         control, logical = rows[-1].digest, merge_parameter(held)
-        if name in ctx.tally.unplaced:
+        if name in ctx.tally.unplaced or not held:
             continue
         if logical is None:
             findings += _not_held(ctx, name, rows[-1])
@@ -160,11 +160,13 @@ def parameters(ctx: StepContext) -> list[Finding]:
         ctx.tally.checked += 1
         scale = max(control.norm, 1e-30)
         error, spread = distance(logical.digest, control) / scale, logical.spread / scale
-        if spread <= floor.value and (error <= ctx.floors.rounding(ctx.step) or not ctx.comparable):
+        if spread <= sharp and not ctx.comparable:
             continue
-        if spread <= floor.value and scale_free and _amplified(ctx, name, error * scale, control):
+        if spread <= sharp and error > sharp and scale_free and _amplified(ctx, name, error * scale, control):
             _accept(ctx, name, error, control)
-        elif max(error, spread) > floor.value:
+        elif spread <= sharp and error <= floor.value:
+            ctx.tally.drift = max(ctx.tally.drift, 0.0 if name in ctx.tally.tainted else error)
+        else:
             findings.append(_parameter_finding(ctx, name, logical, error, spread))
     return findings
 
@@ -185,7 +187,8 @@ def _amplified(ctx: StepContext, name: str, difference: float, control: Digest) 
     rate = max((float(group.get("lr", 0.0)) for group in groups), default=0.0) * (ctx.step + 1)
     if name in ctx.tally.tainted or len(control.shape) <= 1:
         return difference <= 2.0 * rate * math.sqrt(control.count)
-    return difference <= rate * math.sqrt(64.0 * control.count * ctx.floors.rounding(ctx.step) + 16.0)
+    floor = max(ctx.floors.rounding(ctx.step), ctx.floors.upstream)
+    return difference <= rate * math.sqrt(64.0 * control.count * floor + 16.0)
 
 
 def _accept(ctx: StepContext, name: str, error: float, control: Digest) -> None:

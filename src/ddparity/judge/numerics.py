@@ -1,5 +1,6 @@
 """The numerics layer: step by step, in the order of computation; the first deviation is the finding."""
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -28,15 +29,20 @@ def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding], di
     plans: dict[int, tuple[SamplePlan, ReductionPlan]] = {}
     data_lost: int | None = None
     for step in steps:
-        ctx = _context(step, control, candidate, replace(floors, drift=tally.drift), tally)
+        ctx = _context(step, control, candidate, replace(floors, upstream=tally.drift), tally)
         has_tensors = bool(ctx.control.digests.get(Site.SYNCED_GRADIENT) or ctx.control.digests.get(Site.ACTIVATION))
         if data_lost is not None:
             ctx = replace(ctx, samples=replace(ctx.samples, placement="Unproved"))
-        elif has_tensors and not ctx.samples.proved:
+        elif has_tensors and not ctx.samples.proved and step in candidate.complete_steps:
             data_lost = step
+        elif ctx.floors.drifted:
+            ctx = replace(ctx, samples=replace(ctx.samples, placement="Unproved"))
+            tally.hidden.add(step)
         if has_tensors:
             plans[step] = (ctx.samples, ctx.reduction)
         found = _judge_step(ctx)
+        if has_tensors and ctx.floors.hides(step):
+            tally.hidden.add(step)
         findings += found
         if len(findings) > _MAX_FINDINGS or (found and findings and step > (findings[0].step or 0)):
             break
@@ -117,7 +123,20 @@ def floors_of(control: Run, candidate: Run) -> Floors:
         depth = max(depth, len(step.digests.get(Site.ACTIVATION, {})))
     if depth == 0:
         depth = max((len(e.data.get("modules", {})) for e in control.events(Event.MODEL)), default=0)
-    return Floors(coarsest(dtypes), depth)
+    return Floors(coarsest(dtypes), depth, since=min(candidate.digested_steps, default=0), terms=_terms(control))
+
+
+def _terms(control: Run) -> int:
+    """Return how many terms add up to an element of a gradient: elements of an activation per feature."""
+    shapes = {
+        row.digest.shape
+        for steps in control.ranks.values()
+        for step in steps.values()
+        for rows in step.digests.get(Site.ACTIVATION, {}).values()
+        for row in rows
+        if row.digest.count
+    }
+    return max((math.prod(s) // (s[1] if len(s) >= 4 else s[-1]) for s in shapes if len(s) > 1), default=1)
 
 
 def _verdict(
@@ -137,6 +156,8 @@ def _verdict(
         return LayerVerdict(status=Status.INCONCLUSIVE, checked=tally.checked, reason=reason)
     judged = sorted(plans)
     reason = f"{tally.checked} comparisons over steps {', '.join(map(str, judged))} within the floor"
+    if tally.hidden:
+        reason += f"; from step {min(tally.hidden)} on rounding may hide faults"
     if tally.unproved:
         reason += f"; not compared: {', '.join(sorted(tally.unproved)[:5])}"
     return LayerVerdict(status=Status.PASS, checked=tally.checked, reason=reason)
@@ -156,8 +177,10 @@ def _inconclusive(
         return f"from step {data_lost} on the samples are not the control's ({reason}); ranks agree among themselves"
     if tally.random is not None:
         return f"random masks differ from {tally.random} on; what comes after it cannot be held against the control"
-    if floors.hides:
+    if tally.hidden == set(plans) and floors.hides(floors.since):
         return f"nothing above the floor, but the floor of {floors.dtype} hides faults; record both in float32"
+    if tally.hidden == set(plans):
+        return f"nothing above the floor, but what parameters were off by at step {min(plans)} already hides faults"
     if tally.checked == 0:
         return "nothing could be compared"
     return ""
