@@ -312,7 +312,7 @@ def test_missing_values_are_refused(tmp_path: Path) -> None:
     path = write_stream(tmp_path / "e.arrow", events(name=None))
     with pytest.raises(TraceError, match=r"corrupt batch 0 \(column name lacks values\)"):
         read_stream(path, streams.EVENTS)
-    row = {"seq": 1, "time_ns": 0, "step": 0, "batch": 0, "root": "", "training": True, "ids": [1, None]}
+    row = dict.fromkeys(streams.SAMPLES.names, 0) | {"root": "", "training": True, "ids": [1, None]}
     path = write_stream(tmp_path / "s.arrow", pa.Table.from_pylist([row], schema=streams.SAMPLES))
     with pytest.raises(TraceError, match="column ids lacks values"):
         read_stream(path, streams.SAMPLES)

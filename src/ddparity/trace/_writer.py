@@ -118,7 +118,9 @@ class RankWriter:
                 self._writers[name].write_batch(pa.record_batch(arrays, schema=schema))
 
     def close(self) -> None:
-        """Flush, end the streams and write the facts a last time."""
+        """Flush, end the streams and write the facts a last time; a second call does nothing."""
+        if all(file.closed for file in self._files.values()):
+            return
         self.flush()
         for name in STREAMS:
             self._writers[name].close()
