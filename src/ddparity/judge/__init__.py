@@ -5,6 +5,7 @@ from ._causes import find_cause, known_causes
 from ._compare import compare_trials
 from ._next_trials import PlannedTrial, TrialPlan, VariablePlan, plan_trials
 from ._prove import prove_control
+from ._varied import varied_between
 from ._verdict import (
     LAYERS,
     Cause,
@@ -36,4 +37,5 @@ __all__ = [
     "known_causes",
     "plan_trials",
     "prove_control",
+    "varied_between",
 ]

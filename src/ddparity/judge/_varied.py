@@ -56,6 +56,12 @@ def varied_facts(control: Trial, candidate: Trial) -> tuple[list[Varied], list[V
     ], found
 
 
+def varied_between(control: Trial, candidate: Trial) -> tuple[list[Varied], list[str]]:
+    """List the facts that differ, and the names of the variables that they belong to."""
+    varied, found = varied_facts(control, candidate)
+    return varied, [variable.name for variable in found]
+
+
 def _fingerprinted(trial: Trial) -> bool:
     return bool(trial.ranks and trial.ranks[0].facts.fingerprints)
 

@@ -1,13 +1,16 @@
 """A classifier of handwritten digits: a real small training, alone or data parallel.
 
     python -m ddparity.workloads.digits
-    torchrun --nproc-per-node 2 -m ddparity.workloads.digits [--fault NAME]
+    torchrun --nproc-per-node 2 -m ddparity.workloads.digits [--fault NAME] [--accum K]
 
 Every rank takes its slice of the same global batch, so the run on one device and the run on several
-train on the same samples. ``--fault`` plants a mistake that people really make (see ``FAULTS``).
+train on the same samples; ``--accum`` cuts a rank's slice into micro-batches. Under torchrun the model is wrapped in
+DDP, also at one process. ``--fault`` plants a mistake that people really make (see ``FAULTS``).
 """
 
 import argparse
+import contextlib
+import copy
 import gc
 import os
 from collections.abc import Iterator
@@ -22,9 +25,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 FAULTS = {
     "none": "nothing is wrong",
+    "unseeded": "the model is built from another seed in every run",
+    "accum-sum": "the losses of micro-batches are added up and not divided by their number",
+    "stale-optimizer": "the optimizer holds a copy of the model that was made before the model was wrapped in DDP",
     "unsynced": "fc2.weight stands in DDP's ignore list: its gradient is never averaged over the ranks",
     "summed": "a communication hook adds the gradients up and forgets to divide by the world size",
     "double-divide": "the loss is divided by the world size although DDP averages already",
+    "pairs": "gradients are averaged within pairs of ranks only, which shows from four ranks on",
 }
 NUM_TEST = 297
 """Samples kept back for the accuracy, of the 1,797."""
@@ -78,12 +85,28 @@ def wrap(net: Classifier, fault: str) -> DistributedDataParallel:
     model = DistributedDataParallel(net)
     if fault == "summed":
         model.register_comm_hook(None, _sum_hook)
+    if fault == "pairs":
+        model.register_comm_hook(_pair_of_this_rank(), _pair_hook)
     return model
 
 
 def _sum_hook(_state: object, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """Reduce a bucket by adding it up, without the division that DDP's own reduction makes."""
     work = dist.all_reduce(bucket.buffer(), async_op=True)
+    assert work is not None
+    return work.get_future().then(_first)
+
+
+def _pair_of_this_rank() -> Any:
+    """Return the group of ranks 2k and 2k + 1 that this rank belongs to; every rank makes every group."""
+    world = dist.get_world_size()
+    groups = [dist.new_group([rank, rank + 1][: world - rank]) for rank in range(0, world, 2)]
+    return groups[dist.get_rank() // 2]
+
+
+def _pair_hook(pair: Any, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """Average a bucket over two ranks, whatever the world size is."""
+    work = dist.all_reduce(bucket.buffer().div_(dist.get_world_size(pair)), group=pair, async_op=True)
     assert work is not None
     return work.get_future().then(_first)
 
@@ -101,19 +124,34 @@ def mean_over_ranks(loss: Tensor) -> float:
     return loss.item()
 
 
+def backward(model: nn.Module, samples: tuple[Tensor, Tensor], args: argparse.Namespace, world: int) -> Tensor:
+    """Run forward and backward over this rank's samples in ``args.accum`` micro-batches; return their mean loss."""
+    parts = list(zip(*(each.chunk(args.accum) for each in samples), strict=True))
+    divisor = (1 if args.fault == "accum-sum" else len(parts)) * (world if args.fault == "double-divide" else 1)
+    losses = []
+    for number, (pixels, classes) in enumerate(parts, start=1):
+        last = number == len(parts)
+        with contextlib.nullcontext() if last or not isinstance(model, DistributedDataParallel) else model.no_sync():
+            loss = F.cross_entropy(model(pixels), classes)
+            (loss / divisor if divisor > 1 else loss).backward()
+        losses.append(loss.detach())
+    return torch.stack(losses).mean()
+
+
 def train(args: argparse.Namespace, rank: int, world: int) -> None:
     """Train for ``args.steps`` steps and print the loss of each, then the accuracy on what was kept back."""
-    torch.manual_seed(args.seed)
+    torch.manual_seed(torch.seed() % 2**31 if args.fault == "unseeded" else args.seed)
     pixels, classes = load()
     net = Classifier(args.width)
-    model = wrap(net, args.fault) if world > 1 else net
-    optimizer = torch.optim.SGD(net.parameters(), lr=args.lr, momentum=0.9)
+    stale = copy.deepcopy(net)
+    model = wrap(net, args.fault) if dist.is_initialized() else net
+    held = stale if args.fault == "stale-optimizer" and model is not net else net
+    optimizer = torch.optim.SGD(held.parameters(), lr=args.lr, momentum=0.9)
     num_train = len(pixels) - NUM_TEST
     for step, index in enumerate(batches(num_train, args.batch_size, args.steps, args.seed)):
         mine = index[rank::world]
-        loss = F.cross_entropy(model(pixels[mine]), classes[mine])
-        optimizer.zero_grad()
-        (loss / world if args.fault == "double-divide" else loss).backward()
+        model.zero_grad()
+        loss = backward(model, (pixels[mine], classes[mine]), args, world)
         optimizer.step()
         mean = mean_over_ranks(loss)
         if rank == 0:
@@ -129,6 +167,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m ddparity.workloads.digits", description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batch-size", type=int, default=64, help="samples of the global batch, over all ranks")
+    parser.add_argument("--accum", type=int, default=1, help="micro-batches that a rank's samples are cut into")
     parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--width", type=int, default=64)
     parser.add_argument("--seed", type=int, default=0)
@@ -139,6 +178,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if args.batch_size % world:
         parser.error(f"--batch-size {args.batch_size} cannot be shared evenly by {world} ranks")
+    if args.accum < 1 or args.batch_size // world % args.accum:
+        parser.error(f"{args.batch_size // world} samples a rank cannot be cut evenly into {args.accum} micro-batches")
     return args
 
 
@@ -147,10 +188,11 @@ def main(argv: list[str] | None = None) -> None:
     args = parse(argv)
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     torch.set_default_dtype(getattr(torch, args.dtype))
-    if world > 1:
+    launched = "RANK" in os.environ
+    if launched:
         dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     train(args, rank, world)
-    if world > 1:
+    if launched:
         dist.destroy_process_group()
         gc.collect()  # or gloo's threads may abort the interpreter at exit
 

@@ -1,0 +1,284 @@
+"""Climbing a ladder: rung by rung until one deviates.
+
+Nothing is kept besides the trials: a rung of which the store has a completed trial - the same command, code and
+options - is not run again, so that an interrupted climb goes on where it stopped.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ddparity._errors import TraceError
+from ddparity.judge import Status, Verdict, compare_trials, varied_between
+from ddparity.trace import RankStatus, Trial, read_trial
+from ddparity.trace._environment import allowed_environment
+from ddparity.trace._schema import TrialFacts, TrialStatus
+from ddparity.trials._facts import find_script, sha256_of
+from ddparity.trials._launch import outcome
+from ddparity.trials._rungs import MEANINGS, LadderSpec, Rung, rungs_of
+from ddparity.trials._runner import record
+from ddparity.trials._spec import RecordSpec
+from ddparity.trials._store import Store, read_facts
+
+PASS, DEVIATES, INCONCLUSIVE = Status.PASS.value, Status.DEVIATES.value, Status.INCONCLUSIVE.value
+FAILED, INTERRUPTED, SKIPPED, NOT_REACHED = "FAILED", "INTERRUPTED", "SKIPPED", "NOT_REACHED"
+_STOPS = (DEVIATES, FAILED, INTERRUPTED)
+_HASH_LENGTH = 16
+
+
+class RungResult(msgspec.Struct, kw_only=True):
+    """What became of one rung.
+
+    Attributes:
+        number: 0 to 7.
+        status: PASS, DEVIATES, INCONCLUSIVE, FAILED (the command), INTERRUPTED, SKIPPED or NOT_REACHED.
+        reason: Why, in words.
+        trial: Id of its trial.
+        reused: Whether the trial was in the store already.
+        variable: What changed against the rung below, for example ``world_size``.
+        change: The same with its values: ``world_size 1 -> 2``.
+        finding: The first deviation, as in ``compare --json``.
+    """
+
+    number: int
+    title: str
+    status: str
+    reason: str = ""
+    nproc: int = 1
+    accum: int = 1
+    dtype: str = ""
+    command: list[str] = []
+    trial: str | None = None
+    reused: bool = False
+    seconds: float = 0.0
+    variable: str | None = None
+    change: str = ""
+    finding: dict[str, Any] | None = None
+
+
+class LadderResult(msgspec.Struct, kw_only=True):
+    """The answer of ``ddparity ladder``."""
+
+    schema: int = 1
+    status: str
+    stopped_at: int | None = None
+    """Number of the rung at which the climb ended early."""
+    variable: str | None = None
+    """What changed at that rung."""
+    meaning: str = ""
+    control: str | None = None
+    rungs: list[RungResult]
+    next: str = ""
+
+
+@dataclass
+class _Climb:
+    spec: LadderSpec
+    say: Callable[[str], None]
+    control: Path | None = None
+    below: dict[tuple[int, int], Path] = field(default_factory=dict)
+    """Number and processes of the rungs that have a trial -> its folder."""
+
+
+def climb(spec: LadderSpec, say: Callable[[str], None] = lambda _: None) -> LadderResult:
+    """Run the rungs in order and stop at the first that deviates or fails.
+
+    Args:
+        spec: What to climb.
+        say: Called with a line of progress before and after each rung.
+
+    Raises:
+        UsageError: The command or the batch cannot be used, or the code changed during the climb.
+        CommandFailed: The command could not be started.
+    """
+    rungs = rungs_of(spec)
+    state = _Climb(spec, say)
+    results: list[RungResult] = []
+    for rung in rungs:
+        if rung.skipped:
+            results.append(_result(rung, SKIPPED, rung.skipped))
+        elif any(result.status in _STOPS for result in results) or (results and state.control is None):
+            results.append(_result(rung, NOT_REACHED))
+        else:
+            results.append(_run_rung(state, rung))
+    return _answer(state, results)
+
+
+def _result(rung: Rung, status: str, reason: str = "") -> RungResult:
+    shape = {"nproc": rung.nproc, "accum": rung.accum, "dtype": rung.dtype, "command": rung.command}
+    return RungResult(number=rung.number, title=rung.title, status=status, reason=reason, **shape)
+
+
+def _run_rung(state: _Climb, rung: Rung) -> RungResult:
+    state.say(f"rung {rung.number}: {rung.title} ...")
+    started = time.monotonic()
+    facts = None if state.spec.fresh else _reusable(state, rung)
+    reused = facts is not None
+    if facts is None:
+        facts = record(_record_spec(state.spec, rung))
+    folder = state.spec.store.path(facts.id)
+    result = _result(rung, *(_proved(state.spec.store, facts) if rung.number == 0 else (PASS, "")))
+    result.trial, result.reused = facts.id, reused
+    if rung.number == 0:
+        state.control = folder if result.status == PASS else None
+    else:
+        _judge(state, rung, facts, folder, result)
+    state.below[rung.number, rung.nproc] = folder
+    result.seconds = round(time.monotonic() - started, 2)
+    again = "from the store" if reused else f"{result.seconds:.1f} s"
+    state.say(f"rung {rung.number}: {result.status} ({again}){f': {result.reason}' if result.reason else ''}")
+    return result
+
+
+def _record_spec(spec: LadderSpec, rung: Rung) -> RecordSpec:
+    return RecordSpec(
+        command=rung.command,
+        store=spec.store,
+        name=f"{spec.name}-{rung.label}",
+        control=rung.number == 0,
+        steps=spec.steps,
+        stop_after_steps=spec.stop_after_steps,
+        timeout_s=spec.timeout_s,
+        quiet=True,
+    )
+
+
+def _proved(store: Store, facts: TrialFacts) -> tuple[str, str]:
+    """Return what the control's proof comes to: it deviates from itself, or there is nothing to say so by."""
+    if facts.status is TrialStatus.INTERRUPTED:
+        return INTERRUPTED, "interrupted"
+    if facts.status is not TrialStatus.COMPLETED:
+        return FAILED, _broken(store, facts)
+    proof = facts.proof
+    if proof is None or proof.status == "PROVED":
+        return PASS, "two runs agree"
+    if proof.status == "NOT_PROVED":
+        return INTERRUPTED, proof.reason
+    if proof.repeat is None:
+        return INCONCLUSIVE, proof.reason
+    repeat = read_facts(store.path(proof.repeat))
+    return (DEVIATES, proof.reason) if repeat.status is TrialStatus.COMPLETED else (FAILED, proof.reason)
+
+
+def _broken(store: Store, facts: TrialFacts) -> str:
+    log = store.path(facts.id) / "private" / "output.log"
+    return f"the command failed ({outcome(facts)}); its output: {log}"
+
+
+def _judge(state: _Climb, rung: Rung, facts: TrialFacts, folder: Path, result: RungResult) -> None:
+    """Hold a rung against the control and enter what comes of it."""
+    assert state.control is not None
+    if facts.status is TrialStatus.INTERRUPTED:
+        result.status, result.reason = INTERRUPTED, "interrupted"
+        return
+    broken = "" if _worked(facts, folder) else _broken(state.spec.store, facts)
+    try:
+        verdict = compare_trials(state.control, folder)
+        result.variable, result.change = _change(read_trial(_rung_below(state, rung)), read_trial(folder))
+    except TraceError as error:
+        result.status, result.reason = (FAILED, broken) if broken else (INCONCLUSIVE, str(error))
+        return
+    result.status, result.reason = verdict.exit_status().value, _why(verdict)
+    first = verdict.first()
+    if first is not None:
+        result.finding = msgspec.to_builtins(first, enc_hook=float)
+    if broken and result.status != DEVIATES:
+        result.status, result.reason = FAILED, broken
+    elif broken:
+        result.reason = f"{result.reason}; {broken}"
+
+
+def _why(verdict: Verdict) -> str:
+    """Return the reason of the layer that decides."""
+    status = verdict.exit_status()
+    return next((layer.reason for layer in verdict.layers.values() if layer.status is status), "")
+
+
+def _worked(facts: TrialFacts, folder: Path) -> bool:
+    """Whether a command did its work: gloo may abort at interpreter exit after every rank has finished."""
+    if facts.status is TrialStatus.COMPLETED:
+        return True
+    try:
+        trial = read_trial(folder)
+    except TraceError:
+        return False
+    finished = all(rank.facts.status is RankStatus.FINISHED for rank in trial.ranks)
+    return facts.status is TrialStatus.FAILED and bool(trial.ranks) and finished and not trial.missing_ranks
+
+
+def _rung_below(state: _Climb, rung: Rung) -> Path:
+    """Return the trial that a rung differs from by one variable: the next smaller one under a launcher, or rung 0."""
+    assert state.control is not None
+    if rung.number < 4 or not rung.launched:
+        return state.control
+    smaller = [key for key in state.below if key[0] >= 3 and key[1] < rung.nproc]
+    return state.below[max(smaller, key=lambda key: key[1])] if smaller else state.control
+
+
+def _change(below: Trial, here: Trial) -> tuple[str | None, str]:
+    """Return the names of the variables between two rungs, and the same with their values."""
+    varied, names = varied_between(below, here)
+    texts = []
+    for name in names:
+        values = {v.variable: f"{v.control} -> {v.candidate}" for v in varied if v.part_of == name}
+        inside = ", ".join(f"{fact} {value}" for fact, value in values.items())
+        texts.append(f"{name} {values[name]}" if name in values else f"{name} ({inside})")
+    return ", ".join(names) or None, ", ".join(texts)
+
+
+def _answer(state: _Climb, results: list[RungResult]) -> LadderResult:
+    order = (INTERRUPTED, DEVIATES, FAILED, INCONCLUSIVE, PASS)
+    status = next((each for each in order if any(result.status == each for result in results)), INCONCLUSIVE)
+    stopped = next((result for result in results if result.status in _STOPS), None)
+    control = None if state.control is None else state.control.name
+    answer = LadderResult(status=status, control=control, rungs=results)
+    if stopped is not None:
+        answer.stopped_at, answer.variable = stopped.number, stopped.variable
+        answer.meaning = MEANINGS[stopped.number]
+        if stopped.status == DEVIATES and control is not None:
+            answer.next = f"ddparity compare {control} {stopped.trial}"
+    return answer
+
+
+def _reusable(state: _Climb, rung: Rung) -> TrialFacts | None:
+    """Return the newest trial of exactly this rung, run by the same code with the same options, or None."""
+    spec = state.spec
+    cwd = Path.cwd()
+    script = find_script(rung.command, cwd)
+    wanted = {
+        "command": rung.command,
+        "cwd": str(cwd),
+        "control": rung.number == 0,
+        "steps": spec.steps,
+        "stop_after_steps": spec.stop_after_steps,
+        "script_sha256": None if script is None else sha256_of(script),
+        "env": allowed_environment(os.environ),
+        "status": TrialStatus.COMPLETED,
+    }
+    control = None if state.control is None else state.control.name
+    for facts in spec.store.trials():
+        same = all(getattr(facts, name) == value for name, value in wanted.items())
+        if same and facts.against in (None, control) and _is_proved(facts) and _same_sources(spec.store, facts):
+            return facts
+    return None
+
+
+def _is_proved(facts: TrialFacts) -> bool:
+    return not facts.control or (facts.proof is not None and facts.proof.status == "PROVED")
+
+
+def _same_sources(store: Store, facts: TrialFacts) -> bool:
+    """Whether every file of the user's code is still what it was when the trial ran."""
+    try:
+        ranks = read_trial(store.path(facts.id)).ranks
+    except TraceError:
+        return False
+    sources = ranks[0].facts.sources if ranks else {}
+    return bool(sources) and all(
+        (sha256_of(Path(path)) or "")[:_HASH_LENGTH] == digest for path, digest in sources.items()
+    )
