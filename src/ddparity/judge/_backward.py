@@ -247,7 +247,7 @@ def _explain(
         return _causes.cause("init.tie_lost"), Phase.BACKWARD
     if row.spread > floor:
         return _explain_desync(ctx, row, rows)
-    if row.logical is None and all(_backward_reached(ctx, rank, row.name) for rank in row.held):
+    if row.logical is None and all(_not_held(ctx, rank, row.name) for rank in row.held):
         return _causes.cause("opt.not_held"), Phase.OPTIMIZER
     if row.missing:
         return _causes.cause("grad.missing"), Phase.BACKWARD
@@ -260,10 +260,12 @@ def _explain(
     return _causes.cause("grad.path", _causes.LIKELY), Phase.BACKWARD
 
 
-def _backward_reached(ctx: StepContext, rank: int, name: str) -> bool:
-    """Whether a rank's backward made a gradient of a parameter, whatever the optimizer was given."""
-    orders = ctx.candidate[rank].events.get(Event.GRADIENT_ORDER, [])
-    return any(name in event.data.get("order", []) for event in orders)
+def _not_held(ctx: StepContext, rank: int, name: str) -> bool:
+    """Whether a rank's backward made a gradient of a parameter that its optimizers do not hold."""
+    step = ctx.candidate[rank]
+    reached = any(name in event.data.get("order", []) for event in step.events.get(Event.GRADIENT_ORDER, []))
+    groups = [group for event in step.events.get(Event.OPTIMIZER, []) for group in event.data.get("params", [])]
+    return reached and not any(name in group for group in groups)
 
 
 def _explain_desync(ctx: StepContext, row: GradientRow, rows: list[GradientRow]) -> tuple[Cause, Phase]:

@@ -33,7 +33,9 @@ def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding], di
         has_tensors = bool(ctx.control.digests.get(Site.SYNCED_GRADIENT) or ctx.control.digests.get(Site.ACTIVATION))
         if data_lost is not None:
             ctx = replace(ctx, samples=replace(ctx.samples, placement="Unproved"))
-        elif has_tensors and not ctx.samples.proved and step in candidate.complete_steps:
+        elif has_tensors and not ctx.samples.proved and _cut_short(candidate, step):
+            has_tensors = False
+        elif has_tensors and not ctx.samples.proved:
             data_lost = step
         elif ctx.floors.drifted:
             ctx = replace(ctx, samples=replace(ctx.samples, placement="Unproved"))
@@ -49,6 +51,11 @@ def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding], di
     for finding in findings[1:]:
         finding.follows = 0
     return _verdict(findings, tally, floors, steps, data_lost, plans), findings, _describe(plans, tally)
+
+
+def _cut_short(run: Run, step: int) -> bool:
+    """Whether some rank ended in the middle of a step, so that it may not have seen all its samples."""
+    return len(run.ranks) == run.world_size and step not in run.complete_steps
 
 
 def _ties(run: Run) -> set[str]:
