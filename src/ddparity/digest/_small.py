@@ -1,4 +1,7 @@
-"""Digests of small tensors in numpy: there a call of torch costs more than the arithmetic. No torch."""
+"""Digests in numpy, element by element: for small tensors and for shards that are no single range. No torch.
+
+On a small tensor a call of torch costs more than the arithmetic.
+"""
 
 import math
 from typing import Any
@@ -16,8 +19,8 @@ SMALL = 8192
 """Elements up to which a tensor is small; beyond it the grouped sum over blocks is faster."""
 _NO_OVERFLOW = 1e150  # values below it have finite squares; NaN is not below it
 
-_element_tables: Bounded[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]] = Bounded(16 << 20)
-_hash_weights: Bounded[keys.U64] = Bounded(16 << 20)
+_element_tables: Bounded[tuple[npt.NDArray[np.float64], npt.NDArray[np.int64]]] = Bounded(64 << 20)
+_hash_weights: Bounded[keys.U64] = Bounded(64 << 20)
 
 
 def statistics(values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.float64], dict[str, Any]]:

@@ -19,7 +19,6 @@ from . import _small as small
 from ._cache import Bounded
 from ._digest import Digest, Sketch
 from ._place import Place, RowKeys
-from ._reference import hash_values, sketch_values
 
 _SUB_BAG = 32  # rows summed in the tensor's own precision before float64 takes over
 _CHUNK = 1 << 18  # elements whose magnitudes are summed at a time: the copy stays in the cache
@@ -39,7 +38,7 @@ class _Bags(NamedTuple):
     per_group: int
 
 
-_bags: Bounded[_Bags] = Bounded(64 << 20)
+_bags: Bounded[_Bags] = Bounded(256 << 20)
 
 
 @torch.no_grad()
@@ -149,7 +148,7 @@ def _sum_of_magnitudes(work: torch.Tensor) -> float:
 
 def _sketch(work: torch.Tensor, place: Place) -> Sketch:
     if place.start is None:
-        return sketch_values(_as_numpy(work.double()), *place.indices())
+        return small.sketch(_as_numpy(work.double()), place)
     num_rows = len(place.rows.ids)
     front = place.start % keys.BLOCK
     back = -(front + place.each) % keys.BLOCK
@@ -236,8 +235,7 @@ def _row_weights(num: int, device: torch.device) -> torch.Tensor:
 
 def _hash(flat: torch.Tensor, place: Place) -> int:
     if place.start is None:
-        values = flat.view(_INT_OF_SIZE[flat.element_size()] if flat.element_size() < 8 else torch.int64)
-        return hash_values(_as_numpy(values), *place.indices())
+        return small.exact_hash(_as_numpy(_bits(flat)), place, flat.element_size())
     rows = _bits(flat).view(len(place.rows.ids), -1)
     start = place.start * (rows.shape[1] // place.each)
     sums = [_weighted_sums(rows[:, part], at) for part, at in _chunks(start, rows.shape[1])]
