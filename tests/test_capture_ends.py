@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from capture_harness import SCRIPTS, Recorded, Snippets, run
+from capture_harness import Recorded, Snippets, run
 from ddparity.capture import bootstrap_path
 from ddparity.trace import RankStatus
 
@@ -117,6 +117,38 @@ def test_forked_ranks_of_a_parent_that_tried_the_model(snippets: Snippets) -> No
         assert snippets(name, rank).steps == [0, 1]
 
 
+def test_sharded_parameters_are_placed(snippets: Snippets) -> None:
+    for rank in (0, 1):
+        recorded = snippets("sharded_ranks", rank)
+        for site in ("parameter", "synced_gradient", "parameter_after"):
+            (found,) = recorded.digests(site, 0, "body.0.weight")
+            assert (found.site.shape, found.site.global_shape) == ((4, 6), (8, 6))
+            assert found.site.offsets == (4 * rank, 0)
+        assert recorded.names("activation", 1) == ["body.0", "body.1", "head"]
+        assert any(text.startswith("local gradients: of sharded") for text in recorded.not_recorded)
+        assert recorded.events("clip")
+
+
+def test_parameters_whose_memory_was_freed_are_not_read(snippets: Snippets) -> None:
+    """What the model holds in their place is recorded, and did not change."""
+    recorded = snippets("sharded_ranks_with_a_late_optimizer")
+    assert recorded.steps == [0, 1]
+    assert "body.0.weight: parameter_after: its memory has been freed" in recorded.not_recorded
+    before = recorded.digests("parameter", 0, "body.0.weight")[0]
+    for step in (0, 1):
+        assert recorded.digests("synced_gradient", step, "body.0.weight")[0].site.global_shape == (8, 6)
+        (after,) = recorded.digests("parameter_after", step, "body.0.weight")
+        assert after.digest.hash == before.digest.hash
+
+
+def test_flat_shards_are_named(snippets: Snippets) -> None:
+    recorded = snippets("sharded_ranks_of_the_first_kind")
+    assert recorded.names("parameter") == recorded.names("parameter_after") == []
+    assert recorded.names("activation", 1) == ["body.0", "body.1", "head"]
+    assert recorded.steps == [0, 1]
+    assert sum("a flat shard" in text for text in recorded.not_recorded) == 4
+
+
 def test_a_forked_helper_is_not_recorded(snippets: Snippets) -> None:
     assert snippets.folders("forked_helper") == ["rank-00000"]
     recorded = snippets("forked_helper")
@@ -161,6 +193,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_torchrun_with_spawned_workers_and_a_rank_that_fails(tmp_path: Path) -> None:
     """The agent, which fails too, and four spawned loader workers leave nothing; each rank says how it ended."""
     (tmp_path / "train.py").write_text(RANK)
@@ -237,7 +270,3 @@ def test_a_bad_configuration_keeps_nobody_from_training(tmp_path: Path) -> None:
     done = run(tmp_path / "train.py", DDPARITY_CAPTURE='{"trial_dir": 3}')
     assert done.returncode == 0
     assert done.stderr.count("ddparity: not recording this process") == 1
-
-
-def test_the_scripts_are_found() -> None:
-    assert (SCRIPTS / "forked.py").is_file()

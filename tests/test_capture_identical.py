@@ -10,6 +10,8 @@ import pytest
 
 from capture_harness import SCRIPTS, Recorded, run
 
+pytestmark = pytest.mark.slow
+
 MODELS = ("mlp", "cnn", "transformer", "checkpoint", "reentrant", "breaking", "in_place", "compiled")
 STEPS = 3
 # Of each model all steps but the last: what is recorded, what is not, and the change between them.

@@ -139,3 +139,44 @@ def forked_rank_raises():
     except mp.ProcessRaisedException:
         print("parent saw it")
         raise
+
+
+def _sharded_rank(rank, world_size, store, version, late=False):
+    import torch.distributed as dist
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
+    torch.manual_seed(0)
+    model = _Net()
+    if version == 2:
+        fully_shard(model.head)
+        fully_shard(model)
+    else:
+        model = FullyShardedDataParallel(model, device_id=torch.device("cpu"), use_orig_params=True)
+    torch.manual_seed(rank)
+    x = torch.randn(4, 6)
+    if late:  # the root's parameters stay gathered after a forward: an optimizer made now holds the wrong ones
+        with torch.no_grad():
+            model(x)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(x).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.destroy_process_group()
+
+
+def sharded_ranks():
+    store = os.path.join(os.environ["TMPDIR"], "sharded.store")
+    mp.start_processes(_sharded_rank, args=(2, store, 2), nprocs=2, start_method="fork")
+
+
+def sharded_ranks_of_the_first_kind():
+    store = os.path.join(os.environ["TMPDIR"], "sharded_1.store")
+    mp.start_processes(_sharded_rank, args=(2, store, 1), nprocs=2, start_method="fork")
+
+
+def sharded_ranks_with_a_late_optimizer():
+    store = os.path.join(os.environ["TMPDIR"], "sharded_late.store")
+    mp.start_processes(_sharded_rank, args=(2, store, 2, True), nprocs=2, start_method="fork")

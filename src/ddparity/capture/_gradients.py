@@ -5,12 +5,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ddparity.digest import digest_tensor
 from ddparity.trace import Event, Site
 
-from ._guard import guarded, is_plain, unserializable
+from ._guard import guarded, is_freed, is_plain, unserializable
 from ._identity import IdentityMap
 from ._placement import is_dtensor
 
@@ -22,7 +23,11 @@ _MAX_DENSE = 1 << 27
 
 
 class GradientWatch:
-    """Hooks on leaf parameters (they fire before DDP's reduction) and readings of ``.grad``."""
+    """Hooks on leaf parameters (they fire before DDP's reduction) and readings of ``.grad``.
+
+    Attributes:
+        unplaced: Names of parameters of which this rank holds a part, without a way to tell which.
+    """
 
     def __init__(self, session: "Session") -> None:
         self.session = session
@@ -30,6 +35,7 @@ class GradientWatch:
         self._synced: IdentityMap[bool] = IdentityMap()
         self._order: list[str] = []
         self._modified = False
+        self.unplaced: set[str] = set()
 
     def attach(self, parameters: Iterable[torch.Tensor]) -> None:
         """Watch the gradients of parameters that require one."""
@@ -117,11 +123,14 @@ class GradientWatch:
             Whether it could be digested; what could not is named as not recorded.
         """
         session = self.session
+        if name in self.unplaced:
+            session.not_recorded(name, "a flat shard of FullyShardedDataParallel: nobody knows its place")
+            return False
         if tensor.layout == torch.sparse_coo and tensor.numel() <= _MAX_DENSE:
             tensor = tensor.coalesce().to_dense()
         local, offsets, global_shape, placement = session.pieces.locate(tensor, name)
         if not is_plain(local):
-            session.not_recorded(name, f"{site}: {type(local).__name__} on {local.device.type}, layout {local.layout}")
+            session.not_recorded(name, f"{site}: {_what(local)}")
             return False
         writer = session.writer  # opens the trace, and so finds out the world size
         digest = digest_tensor(
@@ -139,3 +148,9 @@ class GradientWatch:
             placement=placement,
         )
         return True
+
+
+def _what(tensor: torch.Tensor) -> str:
+    if tensor.layout == torch.strided and type(tensor) in (torch.Tensor, nn.Parameter) and not tensor.is_meta:
+        return "its memory has been freed" if not tensor.is_nested and is_freed(tensor) else "wrapped or quantized"
+    return f"{type(tensor).__name__} on {tensor.device.type}, layout {tensor.layout}"

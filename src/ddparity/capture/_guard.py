@@ -84,7 +84,13 @@ def is_plain(tensor: torch.Tensor) -> bool:
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
         and not torch._C._functorch.is_legacy_batchedtensor(tensor)  # torch.autograd.grad(is_grads_batched=True)
         and not torch.nn.parameter.is_lazy(tensor)
+        and not is_freed(tensor)
     )
+
+
+def is_freed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor's memory was given back, as FSDP does with what it has gathered: reading it would crash."""
+    return tensor.numel() > 0 and tensor.untyped_storage().nbytes() == 0
 
 
 def _no_modes() -> bool:

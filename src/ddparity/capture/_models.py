@@ -107,6 +107,8 @@ class ModelWatch:
             settings["group_size"] = group.size()
         root = session.registry.name(module) or ""
         session.writer.event(Event.WRAP, step=session.step, name=type(module).__name__, root=root, **settings)
+        if type(module).__name__ == "FullyShardedDataParallel" and session.world_size > 1:
+            session.gradients.unplaced |= {session.registry.name(p) or "?" for p in module.parameters()}
         if type(module).__name__ == "OptimizedModule":
             session.not_recorded(root, COMPILED)
 

@@ -31,6 +31,7 @@ class OptimizerWatch:
         self._rounds = Rounds()
         self._running: list[Optimizer] = []
         self._handles: list[Any] = []
+        self._successors: list[torch.Tensor] = []
 
     def install(self) -> None:
         """Register the hooks."""
@@ -154,8 +155,16 @@ class OptimizerWatch:
             return
         if session.recording and session.detailed and not session.forward.called:
             session.not_recorded("activations", "no module was called where hooks see it (compiled, or functional)")
-        session.gradients.sync(parameters_of(optimizer))
+        self._successors = self._find_successors(optimizer) if session.recording else []
+        session.gradients.sync([*parameters_of(optimizer), *self._successors])
         session.gradients.before_step(parameters_of(optimizer))
+
+    def _find_successors(self, optimizer: Optimizer) -> list[torch.Tensor]:
+        """Return the model's own parameters where the optimizer holds others in their place, which get no gradient."""
+        name = self.session.registry.name
+        held = {name(p): p for p in parameters_of(optimizer) if p.requires_grad and p.grad is None}
+        tops = self.session.registry.living_tops() if held else ()
+        return [p for top in tops for p in top.parameters() if p.grad is not None and held.get(name(p), p) is not p]
 
     def _record_parameters(self, optimizer: Optimizer) -> None:
         session = self.session
@@ -168,6 +177,10 @@ class OptimizerWatch:
             if with_state:
                 self._record_state(optimizer.state.get(parameter, {}), name)
             session.gradients.record(parameter.detach(), Site.PARAMETER_AFTER, name, with_hash=True)
+        for parameter in self._successors:
+            name = session.registry.name(parameter) or "?"
+            session.gradients.record(parameter.detach(), Site.PARAMETER_AFTER, name, with_hash=True)
+        self._successors = []
 
     def _record_state(self, state: dict[str, Any], name: str) -> None:
         for key, value in state.items():
