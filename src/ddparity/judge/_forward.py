@@ -184,7 +184,8 @@ def loss_values(ctx: StepContext) -> tuple[float, float] | None:
     """Return the control's loss of the step and the candidate's, merged with the weight of the plan."""
     control = [event.value for event in ctx.control.passes]
     held = [event.value for step in ctx.candidate.values() for event in step.passes]
-    if not control or not held or any(value is None for value in (*control, *held)):
+    cut_short = any(len(step.passes) < len(step.batches) for step in ctx.candidate.values() if not step.complete)
+    if cut_short or not control or not held or any(value is None for value in (*control, *held)):
         return None
     total = math.fsum(v for v in held if v is not None)
     return math.fsum(v for v in control if v is not None), total * ctx.reduction.weight

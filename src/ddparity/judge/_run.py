@@ -1,5 +1,6 @@
 """A trial as the judge sees it: by training step and rank."""
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -115,15 +116,30 @@ def load_run(folder: Path) -> Run:
 
 def _steps_of(rank: RankTrace) -> dict[int, RankStep]:
     steps: dict[int, RankStep] = defaultdict(RankStep)
+    whole = _whole_until(rank)
     for row in rank.digests:
-        steps[row.step].digests[row.site.site].setdefault((row.site.name, row.site.part), []).append(row)
+        if row.seq <= whole:
+            steps[row.step].digests[row.site.site].setdefault((row.site.name, row.site.part), []).append(row)
     for sample in rank.samples:
-        steps[sample.step].samples.append(sample)
+        if sample.seq <= whole:
+            steps[sample.step].samples.append(sample)
     for event in rank.events:
-        steps[event.step].events[event.kind].append(event)
-        if event.kind == Event.STEP:
-            steps[event.step].complete = True
+        if event.seq <= whole:
+            steps[event.step].events[event.kind].append(event)
+            if event.kind == Event.STEP:
+                steps[event.step].complete = True
     return dict(steps)
+
+
+def _whole_until(rank: RankTrace) -> float:
+    """Return the number of the last row before which none is missing: rows are numbered across the streams.
+
+    Of a trace that was cut short, what comes after it is left out: a row that another stream lost is no deviation.
+    """
+    found = sorted(row.seq for rows in (rank.digests, rank.samples, rank.events) for row in rows)
+    if not rank.truncated:
+        return math.inf
+    return next((number for number, seq in enumerate(found) if seq != number + 1), len(found))
 
 
 def _has_tensors(step: RankStep) -> bool:

@@ -22,6 +22,8 @@ def clipping(ctx: StepContext) -> list[Finding]:
     floor = ctx.floors.at(ctx.step, factor=4.0)
     for rank, step in sorted(ctx.candidate.items()):
         found = step.events.get(Event.CLIP, [])
+        if not step.reached(Site.STEP_GRADIENT):
+            continue
         if len(found) != len(wanted):
             ctx.tally.checked += 1
             numbers = {"control_calls": len(wanted), "candidate_calls": len(found)}
