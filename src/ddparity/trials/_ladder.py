@@ -194,9 +194,10 @@ def _judge(state: _Climb, rung: Rung, facts: TrialFacts, folder: Path, result: R
 
 
 def _why(verdict: Verdict) -> str:
-    """Return the reason of the layer that decides."""
+    """Return the reason of the layer that decides, and what is missing of the recording."""
     status = verdict.exit_status()
-    return next((layer.reason for layer in verdict.layers.values() if layer.status is status), "")
+    reason = next((layer.reason for layer in verdict.layers.values() if layer.status is status), "")
+    return "; ".join([reason, *verdict.partial_reasons[:2]])
 
 
 def _worked(facts: TrialFacts, folder: Path) -> bool:
