@@ -16,6 +16,7 @@ help:
 	@echo "make demo    a healthy and a faulty training, recorded and judged"
 	@echo "make test    the test suite"
 	@echo "make check   lint, formatting, types and the rule of who may import whom"
+	@echo "make cause-pages  docs/causes, made anew of the table of causes"
 	@echo "make clean   remove the virtual environment"
 
 demo: $(STAMP)

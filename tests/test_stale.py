@@ -12,7 +12,7 @@ import pytest
 import ddparity
 from ddparity import StaleControl
 from ddparity._errors import ExitCode
-from ddparity.capture._fingerprint import REST, pieces_of
+from ddparity.capture._fingerprint import REST, Fingerprints, pieces_of
 from ddparity.judge import compare_trials
 from ddparity.judge._stale import changed_code, check_fresh
 from ddparity.trace import RankFacts, RankTrace, Trial, TrialFacts, read_trial
@@ -104,6 +104,22 @@ def test_what_changes_behaviour_counts(old, new, changed):
 def test_a_source_that_is_not_python_is_refused():
     with pytest.raises(SyntaxError):
         pieces_of(b"def (")
+
+
+def test_files_on_the_command_line_are_configuration_unless_the_run_writes_them(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "conf.yaml").write_text("lr: 1")
+    (tmp_path / "log.json").write_text("{}")
+    made = Fingerprints()
+    arguments = ["--config=a/conf.yaml", "--out", "new.json", "--log", "log.json", "--lr", "0.1", "data.bin"]
+    made.take_arguments(arguments)
+    assert set(made.found) == {"a/conf.yaml", "log.json"}
+    (tmp_path / "new.json").write_text("{}")
+    (tmp_path / "log.json").write_text('{"loss": 1}')
+    made.take_arguments(arguments)
+    assert set(made.found) == {"a/conf.yaml"}
+    assert set(made.sources) == {str(tmp_path / "a" / "conf.yaml")}
 
 
 def trial(

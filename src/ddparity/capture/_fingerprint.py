@@ -41,6 +41,7 @@ class Fingerprints:
         self.found: dict[str, str] = {}
         self.sources: dict[str, str] = {}
         self._seconds = 0.0
+        self._configuration: dict[str, Path] | None = None
 
     def take(self) -> None:
         """Read what has been loaded since the last time; at most for a few seconds."""
@@ -52,11 +53,22 @@ class Fingerprints:
                 started = time.perf_counter()
 
     def take_arguments(self, arguments: list[str]) -> None:
-        """Read the configuration files that a command line names."""
-        for argument in arguments:
-            path = Path(argument.rpartition("=")[2])
-            if path.suffix in _CONFIGURATION and (data := _content(path)) is not None:
-                self.found[path.name] = self.sources[str(path.absolute())] = short_hash(data)
+        """Read the configuration files that a command line names, under the names that it gives them.
+
+        Only what was there at the first call and has not changed since is configuration; the rest is output.
+        """
+        if self._configuration is None:
+            paths = [Path(argument.rpartition("=")[2]) for argument in arguments]
+            self._configuration = {str(path): path.absolute() for path in paths if path.suffix in _CONFIGURATION}
+            read = {name: _content(path) for name, path in self._configuration.items()}
+            self.found |= {name: short_hash(data) for name, data in read.items() if data is not None}
+        for name, path in self._configuration.items():
+            data = _content(path)
+            if data is not None and self.found.get(name) == short_hash(data):
+                self.sources[str(path)] = self.found[name]
+            else:
+                self.found.pop(name, None)
+                self.sources.pop(str(path), None)
 
     def _read(self, name: str, path: Path) -> None:
         data = _content(path)
