@@ -79,8 +79,8 @@ def _runs(pid: int) -> bool:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
     """Return ``record_once(key, command, **spec)``: records on the first call of a key, then hands out the same trial.
 
-    The trials of one session stand in one store of its own. ``spec`` goes to ``RecordSpec`` as it is; the
-    answer is whatever ``ddparity.trials.record`` returned.
+    The trials of one session stand in one store of its own, ``record_once.store``. ``spec`` goes to
+    ``RecordSpec`` as it is; the answer is whatever ``ddparity.trials.record`` returned.
     """
     from ddparity.trials import RecordSpec, Store, record
 
@@ -93,4 +93,5 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
             made[key] = record(RecordSpec(command=command, store=store, name=key, **spec))
         return made[key]
 
+    record_once.store = store
     return record_once

@@ -1,6 +1,7 @@
 """One training for the judge's tests: by flags another model, optimizer or fault; one device or torchrun.
 
-A fault (``--bug``) acts on several processes only, so that the control is the same command without a launcher.
+Faults (``--bug``) and micro-batches (without ``--alone``) are for several processes only, so that the control is the
+same command without a launcher.
 """
 
 import argparse
@@ -26,7 +27,7 @@ def arguments():
         parser.add_argument(f"--{name}", type=int, default=value)
     for name, value in {"lr": 0.0, "wd": 0.0, "clip": 0.0, "smoothing": 0.0, "scale": 1.0}.items():
         parser.add_argument(f"--{name}", type=float, default=value)
-    for name in ("hand", "scaler", "bf16", "shuffle", "separable", "nan", "view"):
+    for name in ("hand", "scaler", "bf16", "shuffle", "separable", "nan", "view", "alone"):
         parser.add_argument(f"--{name}", action="store_true")
     return parser.parse_args()
 
@@ -146,7 +147,7 @@ def train(args, net, model, optimizer):
 
 
 def backward(args, net, model, scaler, inputs, targets):
-    micro = args.accum if WORLD > 1 else 1
+    micro = args.accum if WORLD > 1 or args.alone else 1
     called = net if args.bug == "none_synced" and WORLD > 1 else model
     total = 0.0
     for number, (x, y) in enumerate(zip(inputs.chunk(micro), targets.chunk(micro), strict=True)):

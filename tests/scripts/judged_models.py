@@ -18,6 +18,10 @@ def relu_mlp():
     return mlp(activation=nn.ReLU)
 
 
+def small_mlp():
+    return mlp(width=16, depth=1, activation=nn.Tanh)
+
+
 def wide_mlp():
     return mlp(width=512, depth=2)
 
@@ -195,9 +199,9 @@ class Unused(nn.Module):
 
 
 MODELS = {
-    "mlp": mlp, "relu": relu_mlp, "wide": wide_mlp, "huge": huge_mlp, "deep": deep_mlp, "deeprelu": deep_relu_mlp, "zero": Residual,
-    "norms": Norms, "cnn": CNN, "cnn1": lambda: CNN("instance"), "bn": lambda: CNN("batch"), "gpt": GPT,
-    "gptdrop": lambda: GPT(dropout=0.2), "biggpt": big_gpt, "gru": Recurrent, "encoder": Encoder, "moe": MoE,
-    "unused": Unused,
+    "mlp": mlp, "relu": relu_mlp, "tanh": small_mlp, "wide": wide_mlp, "huge": huge_mlp, "deep": deep_mlp,
+    "deeprelu": deep_relu_mlp, "zero": Residual, "norms": Norms, "cnn": CNN, "cnn1": lambda: CNN("instance"),
+    "bn": lambda: CNN("batch"), "gpt": GPT, "gptdrop": lambda: GPT(dropout=0.2), "biggpt": big_gpt, "gru": Recurrent,
+    "encoder": Encoder, "moe": MoE, "unused": Unused,
 }  # fmt: skip
 ON_TOKENS = {"gpt", "gptdrop", "biggpt", "gru", "encoder"}
