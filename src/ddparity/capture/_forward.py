@@ -12,6 +12,7 @@ from ._guard import guarded, hidden, in_backward, is_plain
 from ._identity import IdentityMap
 from ._models import ModelWatch
 from ._outputs import OutputWatch, generator_states
+from ._placement import own_rows
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -153,10 +154,12 @@ class ForwardWatch:
             return
         if self._active:
             self.outputs.returned(module, args, output, call.generators)
+            self.models.watch_gathered(module)
         batch = self.outputs.batch
         if not self._stack and batch is not None:
-            for _, tensor in named_tensors(output):
-                if is_plain(tensor):
+            for _, made in named_tensors(output):
+                tensor = own_rows(made)
+                if tensor is not None and is_plain(tensor):
                     self.session.batches.came_from(tensor, batch)
         if not self._stack:
             self.models.after_call()

@@ -13,7 +13,6 @@ from ddparity.trace import Event, Site
 
 from ._guard import guarded, is_freed, is_plain, unserializable
 from ._identity import IdentityMap
-from ._placement import is_dtensor
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -41,9 +40,6 @@ class GradientWatch:
         """Watch the gradients of parameters that require one."""
         for parameter in parameters:
             if parameter in self._handles or not parameter.requires_grad or not parameter.is_leaf or is_lazy(parameter):
-                continue
-            if is_dtensor(parameter):
-                self.session.not_recorded("local gradients", "of sharded parameters: backward reaches other tensors")
                 continue
             self._handles.put(parameter, parameter.register_hook(self._hook(parameter)))
 

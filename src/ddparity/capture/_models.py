@@ -60,13 +60,25 @@ class ModelWatch:
             self._wrapped.put(module, True)
             self._describe_wrapper(module)
         self.buffers_of_last_step()
-        top = unwrap(module)
+        top = session.registry.top_of(unwrap(module))
         if session.recording or top not in self._looked_at:
             self._looked_at.put(top, True)
             self._parameters(top)
         if session.recording and session.once(f"random {session.step}"):
             states: dict[str, Any] = {**_facts.random_states()}
             session.writer.event(Event.RNG, step=session.step, **states)
+
+    def watch_gathered(self, module: nn.Module) -> None:
+        """Watch parameters that a module has only while it runs: ``fully_shard`` gathers them for it."""
+        session = self.session
+        owner = session.registry.name(module)
+        for key, parameter in module._parameters.items():
+            if parameter is None or not parameter.requires_grad or session.registry.name(parameter) is not None:
+                continue
+            if owner is not None and not is_lazy(parameter):
+                is_top = session.registry.top_of(module) is module
+                session.registry.put(parameter, key if is_top and "." not in owner else f"{owner}.{key}")
+                session.gradients.attach([parameter])
 
     def after_call(self) -> None:
         """Look at the parameters that a lazy module has made in its first call."""

@@ -113,6 +113,7 @@ class Registry:
         self._roots: IdentityMap[bool] = IdentityMap()
         self._weak: IdentityMap[bool] = IdentityMap()
         self._held: IdentityMap[bool] = IdentityMap()
+        self._top_of: IdentityMap[weakref.ref[nn.Module]] = IdentityMap()
         self._classes: dict[str, int] = {}
         self._first_seen = False
         self._seconds = 0.0
@@ -124,6 +125,12 @@ class Registry:
     def put(self, thing: nn.Module | torch.Tensor, name: str) -> None:
         """Name something that no known model contains."""
         self._names.put(thing, name)
+
+    def top_of(self, module: nn.Module) -> nn.Module:
+        """Return the outermost unwrapped model that contains a known module; an unknown one is its own."""
+        reference = self._top_of.get(module)
+        top = reference() if reference is not None else None
+        return module if top is None else top
 
     def may_be_root(self, module: nn.Module) -> bool:
         """Whether a call from outside any module can be of this one: it is unknown, or was called so before."""
@@ -219,6 +226,8 @@ class Registry:
 
     def _name_all(self, top: nn.Module, prefix: str, *, weak: bool) -> None:
         for name, module in walk(top):
+            if not weak:
+                self._top_of.put(module, weakref.ref(top))
             if module not in self._names or (module in self._weak and not weak):
                 self.put(module, (prefix + name).rstrip(".") or class_name(top))
                 self._weak.put(module, True) if weak else self._weak.remove(module)

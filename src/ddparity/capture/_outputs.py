@@ -15,6 +15,7 @@ from ._callers import inside_checkpoint
 from ._guard import guarded, in_backward, is_plain, unserializable
 from ._identity import IdentityMap
 from ._names import is_wrapper, unwrap
+from ._placement import own_rows
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -83,7 +84,8 @@ class OutputWatch:
                 return
             if not tensor.is_floating_point() and not tensor.is_complex():
                 continue
-            if not is_plain(tensor):
+            rows = own_rows(tensor)
+            if rows is None or not is_plain(rows):
                 self.session.not_recorded(name, f"activation: {type(tensor).__name__}, layout {tensor.layout}")
             elif self._is_new(tensor, module):
                 yield part, tensor
@@ -113,8 +115,10 @@ class OutputWatch:
         by_sample: bool = True,
     ) -> None:
         """Digest an activation and watch its gradient."""
-        batch = self.batch
-        shape = tuple(tensor.shape)
+        batch, rows_here = self.batch, own_rows(tensor)
+        if rows_here is None:
+            return
+        shape = tuple(rows_here.shape)
         rows, start, whole = batch.place(shape) if batch is not None and by_sample else (0, 0, shape)
         where = {
             "name": name,
@@ -126,7 +130,7 @@ class OutputWatch:
             "flags": flags,
         }
         rows_at = RowsAt(batch.keys, start, whole) if batch is not None and rows else None
-        self._write(tensor, Site.ACTIVATION, rows_at, where)
+        self._write(rows_here, Site.ACTIVATION, rows_at, where)
         if tensor.requires_grad:
             self._watch_gradient(tensor, rows_at, where)
         elif not torch.is_grad_enabled() and inside_checkpoint():
@@ -145,8 +149,9 @@ class OutputWatch:
 
     @guarded
     def _gradient(self, gradient: torch.Tensor, rows_at: "RowsAt | None", where: dict[str, Any]) -> None:
-        if self.session.recording and is_plain(gradient):
-            self._write(gradient, Site.ACTIVATION_GRADIENT, rows_at, {**where, "backward": self.session.backwards})
+        own = own_rows(gradient)
+        if self.session.recording and own is not None and is_plain(own):
+            self._write(own, Site.ACTIVATION_GRADIENT, rows_at, {**where, "backward": self.session.backwards})
 
     def _write(self, tensor: torch.Tensor, site: Site, rows_at: "RowsAt | None", where: dict[str, Any]) -> None:
         turned = tensor.transpose(0, 1) if where["rows"] < 0 else tensor

@@ -26,6 +26,13 @@ def own_value(tensor: Any) -> torch.Tensor | None:
     return tensor._local_tensor if all(p.is_replicate() for p in tensor.placements) else None
 
 
+def own_rows(tensor: Any) -> torch.Tensor | None:
+    """Return this rank's rows of a tensor along dimension 0, whole in every other dimension; None if it has no such."""
+    if not is_dtensor(tensor):
+        return tensor
+    return tensor._local_tensor if all(p.is_replicate() or p.is_shard(0) for p in tensor.placements) else None
+
+
 def locate(tensor: Any) -> Located:
     """Describe a tensor; a DTensor is described by its placements, without any communication."""
     if not is_dtensor(tensor):

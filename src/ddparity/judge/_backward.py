@@ -15,7 +15,7 @@ from ._context import StepContext
 from ._floors import EPS
 from ._forward import calls_of, loss_values, merge_activation
 from ._logical import Logical, merge_parameter
-from ._plan import NICE, local_gradient
+from ._plan import NICE, is_placed, local_gradient
 from ._verdict import Cause, Finding, Floor, Phase
 
 _NOISE = 64.0
@@ -112,7 +112,8 @@ def _measure(ctx: StepContext, name: str) -> GradientRow | None:
         ctx.tally.unproved.setdefault(name, logical.reason or "its shape on the ranks is not the control's")
         return None
     local = [local_gradient(ctx.candidate[rank], name) for rank in held]
-    complete = [digest for digest in local if digest is not None and digest.shape == control.shape]
+    placed = any(is_placed(ctx.candidate[rank], name) for rank in held)
+    complete = [digest for digest in local if digest is not None and digest.shape == control.shape and not placed]
     merged = merge_weighted(complete, [_weight(ctx)] * len(complete)) if len(complete) == ctx.num_ranks else None
     return GradientRow(
         name=name,

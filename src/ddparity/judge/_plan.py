@@ -187,6 +187,11 @@ def local_gradient(step: RankStep, name: str) -> Digest | None:
     return merge_sum([row.digest for row in rows]) if rows else None
 
 
+def is_placed(step: RankStep, name: str) -> bool:
+    """Whether a parameter's local gradients are DTensors: parts or addends, with weights of their own."""
+    return any(row.site.placement for row in step.rows(Site.LOCAL_GRADIENT, name))
+
+
 def synced_gradient(step: RankStep, name: str) -> Digest | None:
     """Return a rank's gradient of a parameter after synchronisation, before clipping and unscaling."""
     rows = step.rows(Site.SYNCED_GRADIENT, name)
@@ -213,7 +218,7 @@ def plan_reduction(ranks: dict[int, RankStep], wrapper: str, floor: float) -> Re
     for name in names:
         local = [local_gradient(step, name) for step in steps]
         synced = [synced_gradient(step, name) for step in steps]
-        if any(d is None for d in (*local, *synced)):
+        if any(d is None for d in (*local, *synced)) or is_placed(steps[0], name):
             continue
         factor = _relation(synced, local, floor)
         if factor is not None:
