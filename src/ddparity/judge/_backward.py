@@ -331,7 +331,7 @@ def _accept_kinks(ctx: StepContext) -> None:
 
 def _activation_gradient_errors(ctx: StepContext) -> Iterator[tuple[str, float]]:
     """Yield each module's name and the relative error of its output's gradient, in backward order."""
-    weight = ctx.reduction.weight * ctx.multiplicity
+    weight = ctx.share
     for (name, part), occurrence, _ in reversed(list(ctx.calls(Site.ACTIVATION))):
         control_rows = [
             row

@@ -65,6 +65,14 @@ class StepContext:
         return len(self.candidate)
 
     @property
+    def share(self) -> float:
+        """Weight of each part's loss: 1 where gradients are summed over the parts, else one over their number.
+
+        A factor that clipping or scaling by hand puts between local and final gradients says nothing about losses.
+        """
+        return 1.0 if self.reduction.observed == "sum" else 1.0 / max(len(self.samples.groups), 1)
+
+    @property
     def multiplicity(self) -> int:
         """How many ranks hold each sample."""
         return len(self.samples.groups[0]) if self.samples.groups else 1

@@ -188,7 +188,7 @@ def loss_values(ctx: StepContext) -> tuple[float, float] | None:
     if cut_short or not control or not held or any(value is None for value in (*control, *held)):
         return None
     total = math.fsum(v for v in held if v is not None)
-    return math.fsum(v for v in control if v is not None), total * ctx.reduction.weight
+    return math.fsum(v for v in control if v is not None), total * ctx.share / ctx.multiplicity
 
 
 def loss(ctx: StepContext) -> list[Finding]:
@@ -217,7 +217,7 @@ def loss(ctx: StepContext) -> list[Finding]:
             control=control,
             candidate=candidate,
             by_rank={str(r): math.fsum(e.value or 0.0 for e in s.passes) for r, s in ctx.candidate.items()},
-            weight=ctx.reduction.weight,
+            weight=ctx.share / ctx.multiplicity,
             micro_batches=max(len(step.passes) for step in ctx.candidate.values()),
         )
     ]
