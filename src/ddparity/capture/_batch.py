@@ -50,6 +50,7 @@ class Batch:
         keys: Identities of its samples.
         training: Whether it entered a training call.
         piece: Where its samples are slices of the control's along the sequence: start, stop, total.
+        shape: Shape of the first tensor that entered.
         inner: Products of the input's dimensions after the batch: the rows a sample may be spread over.
     """
 
@@ -59,6 +60,7 @@ class Batch:
         self.training = training
         self.piece: tuple[int, int, int] | None = None
         self.size = len(keys.ids)
+        self.shape = list(tensors[0].shape) if tensors else [len(keys.ids)]
         self.inner = _partial_products([tuple(t.shape) for t in tensors])
         self._storages = {t.untyped_storage().data_ptr() for t in tensors}
 

@@ -215,7 +215,7 @@ class ForwardWatch:
     def _record_samples(self, module: nn.Module, batch: Batch, *, training: bool) -> None:
         session = self.session
         name = session.registry.name(module) or ""
-        session.writer.facts.batch_shapes.setdefault(name, [batch.size])
+        session.writer.facts.batch_shapes.setdefault(name, batch.shape)
         session.writer.samples(
             step=session.step,
             batch=batch.number,

@@ -18,6 +18,7 @@ COMMANDS = {
     "plan": "The next trials: one variable at a time.",
     "explain": "What a cause means, what proves it, and what to do about it.",
     "trials": "The recorded trials.",
+    "purge": "Remove what of trials must never leave the machine.",
     "doctor": "What can be recorded here, and what stands in the way.",
     "demo": "See it work: a healthy and a faulty training, judged.",
     "zoo": "Faulty training scripts with the right verdict for each.",

@@ -1,0 +1,39 @@
+"""``ddparity purge``: remove what of trials must never leave the machine."""
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddparity._errors import UsageError
+from ddparity.cli._output import say
+
+
+def purge(
+    trials: Annotated[list[str] | None, typer.Argument(metavar="TRIAL...", help="Names or ids of trials.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All trials of the store.")] = False,
+    store: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="Where trials are kept. Default: $DDPARITY_HOME, else .ddparity here."),
+    ] = None,
+) -> None:
+    """Remove the private folders of trials: hashes of a control's samples by position, and the command's output.
+
+    Digests, facts and verdicts stay. A candidate that is recorded afterwards cannot find slices of these samples.
+    """
+    from ddparity.trials import Store
+
+    if bool(trials) == everything:
+        raise UsageError("Name the trials to purge, or give --all. See: ddparity trials list")
+    found = Store.resolve(store)
+    folders = [found.path(i) for i in found.ids()] if everything else [found.find(name) for name in trials or []]
+    removed = [folder for folder in folders if _purge(folder / "private")]
+    say(f"{len(removed)} of {len(folders)} trials had something private; it is gone")
+
+
+def _purge(folder: Path) -> bool:
+    if not folder.is_dir() or folder.is_symlink():
+        return False
+    shutil.rmtree(folder)
+    return True
