@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
 
 from ddparity._errors import TraceError
@@ -87,7 +87,16 @@ def with_copies(training: Training, copies: int) -> Training:
 # -- (a) no false alarm ----------------------------------------------------------------------------------------------
 
 
+CANCELS = Training(widths=(1, 1), steps=2, world_size=3, batch=12, optimizer="momentum", lr=0.01)
+CROSSES_ZERO = Training(
+    widths=(6, 3, 1), steps=2, world_size=2, batch=12, optimizer="momentum", lr=0.1, seed=1529, noise=3.0
+)
+
+
 @bounded(45)
+@example(CANCELS, 1)
+@example(replace(CANCELS, world_size=2, batch=8, noise=1.0), 1)
+@example(CROSSES_ZERO, 2)
 @given(trainings(), st.integers(1, 2))
 def test_healthy_runs_pass_whatever_the_ranks_the_order_and_the_micro_batches(training, copies):
     verdict = judged(with_copies(training, copies))

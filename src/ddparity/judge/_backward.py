@@ -27,6 +27,10 @@ def gradients(ctx: StepContext) -> list[Finding]:
     for row in rows:
         if row.noise:
             ctx.tally.tainted.add(row.name)
+        ctx.tally.scales[row.name] = max(ctx.tally.scales.get(row.name, 0.0), row.scale)
+        if row.control.norm:
+            ratio = row.scale / row.control.norm
+            ctx.tally.cancelled[row.name] = max(ctx.tally.cancelled.get(row.name, 1.0), ratio)
         ctx.tally.checked += 1
     bad = [row for row in rows if not row.noise and _deviates(row, floor.value, sharp, ctx.comparable)]
     if not bad:

@@ -24,6 +24,8 @@ class Tally:
         tainted: Parameters that a scale-free optimizer moves by rounding alone.
         drift: Largest relative error of a parameter that was accepted so far.
         hidden: Steps whose floor is so high that it may hide a fault.
+        scales: Largest size so far that rounding in a parameter's gradient is relative to.
+        cancelled: Largest ratio so far of that size to the gradient itself.
         unplaced: Parameters whose parts do not make up the control's, so that nothing of theirs can be held against it.
         lost_ties: Parameters that modules share in the control and not in the candidate.
     """
@@ -34,6 +36,8 @@ class Tally:
     tainted: set[str] = field(default_factory=set)
     drift: float = 0.0
     hidden: set[int] = field(default_factory=set)
+    scales: dict[str, float] = field(default_factory=dict)
+    cancelled: dict[str, float] = field(default_factory=dict)
     lost_ties: set[str] = field(default_factory=set)
     unplaced: set[str] = field(default_factory=set)
 

@@ -62,7 +62,9 @@ def measure(ctx: StepContext, name: str) -> GradientRow | None:
     local = [local_gradient(ctx.candidate[rank], name) for rank in held]
     placed = any(is_placed(ctx.candidate[rank], name) for rank in held)
     complete = [digest for digest in local if digest is not None and digest.shape == control.shape and not placed]
-    merged = merge_weighted(complete, [_weight(ctx)] * len(complete)) if len(complete) == ctx.num_ranks else None
+    weight = _weight(ctx)
+    merged = merge_weighted(complete, [weight] * len(complete)) if len(complete) == ctx.num_ranks else None
+    scale = max(scale, weight * math.fsum(digest.norm for digest in complete))  # what the ranks' parts cancel from
     return GradientRow(
         name=name,
         control=control,
@@ -100,19 +102,20 @@ def natural_scale(ctx: StepContext, name: str, control: Digest) -> float:
 
     A bias's gradient is a sum over rows of its module's output gradient: the magnitudes of those are its scale
     (a bias in front of a batch norm has a gradient of zero, made of terms that are not). Elsewhere a hundredth of
-    the mean size of the control's gradients.
+    the mean size of the control's gradients, and more of it where elements are few.
     """
     squares = [rows[0].digest for rows in ctx.control.digests.get(Site.SYNCED_GRADIENT, {}).values()]
     count = sum(d.count for d in squares)
     mean = math.sqrt(math.fsum(d.sum_sq for d in squares if not math.isnan(d.sum_sq)) / count) if count else 0.0
-    general = 0.01 * mean * math.sqrt(control.count)
+    share = min(max(0.01, 4.0 / max(control.count, 1)), 1.0)  # a handful of elements may all cancel by chance
+    general = share * mean * math.sqrt(control.count)
     if len(control.shape) != 1:
         return general
     outputs = ctx.control.digests.get(Site.ACTIVATION_GRADIENT, {})
     module = name.rpartition(".")[0]
     terms = [rows for (owner, _), rows in outputs.items() if owner == module]
     if not terms:
-        return 10.0 * general
+        return max(general, 0.1 * mean * math.sqrt(control.count))
     total = math.fsum(row.digest.sum_abs for rows in terms for row in rows)
     return max(general, 0.25 * total / math.sqrt(max(control.count, 1)))
 

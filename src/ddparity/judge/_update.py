@@ -160,7 +160,7 @@ def parameters(ctx: StepContext) -> list[Finding]:
             ctx.tally.unproved.setdefault(name, logical.reason or "its shape on the ranks is not the control's")
             continue
         ctx.tally.checked += 1
-        scale = max(control.norm, 1e-30)
+        scale = max(control.norm, _rate(ctx) * ctx.tally.scales.get(name, 0.0) / _scaled_by(ctx), 1e-30)
         error, spread = distance(logical.digest, control) / scale, logical.spread / scale
         if spread <= sharp and not ctx.comparable:
             continue
@@ -185,12 +185,22 @@ def _amplified(ctx: StepContext, name: str, difference: float, control: Digest) 
     n elements whose gradients agree within a floor f, elements with a gradient below x f of the mean size are about
     x f in number and off by 1/x, which adds up to n f elements; 64 n f + 16 leaves room for heavy tails and for luck.
     """
-    groups = _groups(ctx.control.events.get(Event.OPTIMIZER, []))
-    rate = max((float(group.get("lr", 0.0)) for group in groups), default=0.0) * (ctx.step + 1)
+    rate = _rate(ctx) * (ctx.step + 1)
     if name in ctx.tally.tainted or len(control.shape) <= 1:
         return difference <= 2.0 * rate * math.sqrt(control.count)
     floor = max(ctx.floors.rounding(ctx.step), ctx.floors.upstream)
     return difference <= rate * math.sqrt(64.0 * control.count * floor + 16.0)
+
+
+def _rate(ctx: StepContext) -> float:
+    """Return the largest learning rate of the control's groups."""
+    groups = _groups(ctx.control.events.get(Event.OPTIMIZER, []))
+    return max((float(group.get("lr", 0.0)) for group in groups), default=0.0)
+
+
+def _scaled_by(ctx: StepContext) -> float:
+    """Return the loss scale that gradients were multiplied with."""
+    return max((e.value for e in ctx.control.events.get(Event.UNSCALE, []) if e.value), default=1.0)
 
 
 def _accept(ctx: StepContext, name: str, error: float, control: Digest) -> None:
@@ -255,7 +265,8 @@ def optimizer_state(ctx: StepContext) -> list[Finding]:
         ):
             continue
         ctx.tally.checked += 1
-        scale = max(control.norm, _state_scale(ctx, part, control.count))
+        norm = control.norm * ctx.tally.cancelled.get(name, 1.0)
+        scale = max(norm, _state_scale(ctx, part, control.count))
         error, spread = distance(logical.digest, control) / scale, logical.spread / scale
         if spread > floor.value or (ctx.comparable and error > floor.value):
             differ = spread > floor.value
