@@ -74,7 +74,7 @@ def _after_clipping(ctx: StepContext) -> list[Finding]:
         if name in ctx.tally.tainted or logical is None or logical.reason:
             continue
         ctx.tally.checked += 1
-        scale = max(rows[0].digest.norm, 1e-30)
+        scale = max(rows[0].digest.norm * ctx.tally.cancelled.get(name, 1.0), 1e-30)
         error, spread = distance(logical.digest, rows[0].digest) / scale, logical.spread / scale
         if max(error, spread) > floor.value:
             return [
