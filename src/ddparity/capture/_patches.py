@@ -109,7 +109,11 @@ class Patches:
 
     @guarded
     def _created(self, optimizer: torch.optim.Optimizer) -> None:
-        self.session.optimizers.created(optimizer)
+        session = self.session
+        session.optimizers.created(optimizer)
+        if session.opened and session.step > 0 and session.on_training_thread():
+            # As after a resume. A checkpoint that only some ranks load must not leave the others unrecorded.
+            session.open_window(f"new {type(optimizer).__name__}")
 
     @guarded
     def _resumed(self, what: str) -> None:

@@ -79,7 +79,7 @@ class Run:
     @cached_property
     def digested_steps(self) -> list[int]:
         """Steps in which at least one rank recorded tensors."""
-        found = {s for steps in self.ranks.values() for s, step in steps.items() if _has_tensors(step)}
+        found = {s for steps in self.ranks.values() for s, step in steps.items() if has_tensors(step)}
         return sorted(found)
 
     def events(self, kind: Event, rank: int | None = None) -> list[EventRow]:
@@ -142,7 +142,8 @@ def _whole_until(rank: RankTrace) -> float:
     return next((number for number, seq in enumerate(found) if seq != number + 1), len(found))
 
 
-def _has_tensors(step: RankStep) -> bool:
+def has_tensors(step: RankStep) -> bool:
+    """Whether tensors of a step were recorded, beyond what surrounds a window."""
     return any(site not in (Site.BUFFER, Site.PARAMETER) for site, found in step.digests.items() if found)
 
 

@@ -10,7 +10,7 @@ from . import _backward, _forward, _update
 from ._context import StepContext, Tally
 from ._floors import Floors, coarsest
 from ._plan import ReductionPlan, SamplePlan, plan_reduction, plan_samples, wrapper_of
-from ._run import Run
+from ._run import Run, has_tensors
 from ._verdict import Finding, LayerVerdict, Status
 
 _MAX_FINDINGS = 200
@@ -30,20 +30,20 @@ def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding], di
     data_lost: int | None = None
     for step in steps:
         ctx = _context(step, control, candidate, replace(floors, upstream=tally.drift), tally)
-        has_tensors = bool(ctx.control.digests.get(Site.SYNCED_GRADIENT) or ctx.control.digests.get(Site.ACTIVATION))
+        judged = bool(ctx.control.digests.get(Site.SYNCED_GRADIENT) or ctx.control.digests.get(Site.ACTIVATION))
         if data_lost is not None:
             ctx = replace(ctx, samples=replace(ctx.samples, placement="Unproved"))
-        elif has_tensors and not ctx.samples.proved and _cut_short(candidate, step):
-            has_tensors = False
-        elif has_tensors and not ctx.samples.proved:
+        elif judged and not ctx.samples.proved and _cut_short(candidate, step):
+            judged = False
+        elif judged and not ctx.samples.proved:
             data_lost = step
         elif ctx.floors.drifted:
             ctx = replace(ctx, samples=replace(ctx.samples, placement="Unproved"))
             tally.hidden.add(step)
-        if has_tensors:
+        if judged:
             plans[step] = (ctx.samples, ctx.reduction)
         found = _judge_step(ctx)
-        if has_tensors and ctx.floors.hides(step):
+        if judged and ctx.floors.hides(step):
             tally.hidden.add(step)
         findings += found
         if len(findings) > _MAX_FINDINGS or (found and findings and step > (findings[0].step or 0)):
@@ -78,9 +78,13 @@ def _steps(control: Run, candidate: Run) -> list[int]:
 def _context(step: int, control: Run, candidate: Run, floors: Floors, tally: Tally) -> StepContext:
     ours = control.ranks[min(control.ranks)][step]
     theirs = {rank: steps[step] for rank, steps in sorted(candidate.ranks.items()) if step in steps}
+    recorded = {rank: found for rank, found in theirs.items() if has_tensors(found) or not found.complete}
+    silent = len(recorded) < len(theirs) if recorded else False
+    theirs = recorded if silent else theirs
     samples = plan_samples(ours, theirs)
     if len(theirs) < candidate.world_size:
-        samples = SamplePlan("Unproved", [[r] for r in theirs], reason="not every rank left a trace")
+        reason = "not every rank recorded this step" if silent else "not every rank left a trace"
+        samples = SamplePlan("Unproved", [[r] for r in theirs], reason=reason)
     reduction = plan_reduction(theirs, wrapper_of(candidate), floors.at(step).value * 4)
     return StepContext(step, ours, theirs, samples, reduction, floors, tally)
 
