@@ -7,8 +7,9 @@ import threading
 import msgspec
 import pytest
 
+from ddparity.trace import write_atomically
 from ddparity.trace._schema import TrialFacts, TrialStatus
-from ddparity.trials import Ledger, Store, write_atomically
+from ddparity.trials import Ledger, Store
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ import msgspec
 import pytest
 
 from ddparity._errors import ExitCode, TraceError, TrialNotFound, UsageError
+from ddparity.trace import write_atomically
 from ddparity.trace._schema import TrialFacts
-from ddparity.trials import Store, check_name, new_trial_id, read_facts, write_atomically
+from ddparity.trials import Store, check_name, new_trial_id, read_facts
 from ddparity.trials._facts import find_script, git_facts, sha256_of
 
 
