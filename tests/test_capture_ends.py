@@ -125,7 +125,8 @@ def test_sharded_parameters_are_placed(snippets: Snippets) -> None:
             assert (found.site.shape, found.site.global_shape) == ((4, 6), (8, 6))
             assert found.site.offsets == (4 * rank, 0)
         assert recorded.names("activation", 1) == ["body.0", "body.1", "head"]
-        assert any(text.startswith("local gradients: of sharded") for text in recorded.not_recorded)
+        (local,) = recorded.digests("local_gradient", 0, "body.0.weight")
+        assert (local.site.shape, local.site.global_shape) == ((8, 6), None)  # of the gathered parameter, unreduced
         assert recorded.events("clip")
 
 
