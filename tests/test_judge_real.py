@@ -118,7 +118,7 @@ FAULTS = {
     "missing": ("--model mlp", "--bug-step 1", (1, "backward", "0.weight", "grad.missing")),
     "hand_sum": ("--model mlp", "--hand", (0, "collective", "4.bias", "grad.summed")),
 }
-LESS_OFTEN = {"none_synced", "missing", "hand_sum", "init"}
+LESS_OFTEN = {"none_synced", "missing", "hand_sum", "init", "state", "double"}
 
 
 @pytest.mark.parametrize("bug", [pytest.param(bug, marks=slow if bug in LESS_OFTEN else ()) for bug in FAULTS])
