@@ -82,7 +82,7 @@ def _batch(message: pa.ipc.Message, schema: pa.Schema) -> pa.RecordBatch:
     batch = pa.ipc.read_record_batch(message, schema)
     batch.validate(full=True)
     for field, column in zip(schema, batch.columns, strict=True):
-        items = column.flatten() if pa.types.is_list(field.type) else column
+        items = column.values if pa.types.is_list(field.type) else column  # flatten() would load pyarrow.compute
         if (column.null_count and not field.nullable) or (items is not column and items.null_count):
             raise ValueError(f"column {field.name} lacks values")
     return batch
