@@ -10,11 +10,12 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
-.PHONY: help demo test check lint types imports cause-pages set-up clean
+.PHONY: help demo test test-slow check lint types imports cause-pages set-up clean
 
 help:
 	@echo "make demo    a healthy and a faulty training, recorded and judged"
 	@echo "make test    the test suite"
+	@echo "make test-slow    the long tests: more real trainings, the ladder with six planted faults"
 	@echo "make check   lint, formatting, types and the rule of who may import whom"
 	@echo "make cause-pages  docs/causes, made anew of the table of causes"
 	@echo "make clean   remove the virtual environment"
@@ -23,7 +24,10 @@ demo: $(STAMP)
 	$(BIN)/ddparity demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest -m "not slow" $(TESTS)
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -m slow $(TESTS)
 
 check: lint types imports
 
