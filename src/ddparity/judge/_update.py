@@ -13,6 +13,8 @@ from ._verdict import Finding, Phase
 
 _SCALE_FREE = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Lion", "Adafactor", "Muon", "Rprop")
 _NOT_HYPER = {"foreach", "fused", "capturable", "differentiable", "initial_lr", "decoupled_weight_decay"}
+_NORMALISED = {"momentum_buffer", "acc_delta"}
+"""State of optimizers that normalise gradients in which they keep normalised ones."""
 _EXACT = 1e-9
 
 
@@ -188,8 +190,12 @@ def _amplified(ctx: StepContext, name: str, difference: float, control: Digest) 
     rate = _rate(ctx) * (ctx.step + 1)
     if name in ctx.tally.tainted or len(control.shape) <= 1:
         return difference <= 2.0 * rate * math.sqrt(control.count)
+    return difference <= rate * _amplified_share(ctx, control)
+
+
+def _amplified_share(ctx: StepContext, control: Digest) -> float:
     floor = max(ctx.floors.rounding(ctx.step), ctx.floors.upstream)
-    return difference <= rate * math.sqrt(64.0 * control.count * floor + 16.0)
+    return math.sqrt(64.0 * control.count * floor + 16.0)
 
 
 def _rate(ctx: StepContext) -> float:
@@ -267,6 +273,10 @@ def optimizer_state(ctx: StepContext) -> list[Finding]:
         ctx.tally.checked += 1
         norm = control.norm * ctx.tally.cancelled.get(name, 1.0)
         scale = max(norm, _state_scale(ctx, part, control.count))
+        if part in _NORMALISED and _is_scale_free(ctx):  # off by up to twice its largest element, where it is off
+            scale = max(
+                scale, max(abs(control.minimum), abs(control.maximum)) * _amplified_share(ctx, control) / floor.value
+            )
         error, spread = distance(logical.digest, control) / scale, logical.spread / scale
         if spread > floor.value or (ctx.comparable and error > floor.value):
             differ = spread > floor.value
