@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddparity._errors import ExitCode, UsageError
+from ddparity.cli._options import StoreOption
 from ddparity.cli._output import emit, say
 
 if TYPE_CHECKING:
@@ -17,10 +18,7 @@ if TYPE_CHECKING:
 def compare(
     control: Annotated[str, typer.Argument(metavar="CONTROL", help="Name or id of the control.")],
     candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="Name or id of the trial to judge.")],
-    store: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="Where trials are kept. Default: $DDPARITY_HOME, else .ddparity here."),
-    ] = None,
+    store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write an HTML page.")] = None,
     allow_stale: Annotated[

@@ -6,14 +6,12 @@ import typer
 
 from ddparity._errors import ExitCode
 from ddparity._plain import plain
+from ddparity.cli._options import StoreOption
 from ddparity.cli._output import emit, emit_json
 
 
 def doctor(
-    store: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="Where trials are kept. Default: $DDPARITY_HOME, else .ddparity here."),
-    ] = None,
+    store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
 ) -> None:
     """Look at this environment, say what can be recorded here, and suggest one command.

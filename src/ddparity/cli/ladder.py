@@ -6,6 +6,7 @@ import typer
 
 from ddparity._errors import ExitCode, UsageError
 from ddparity._plain import plain
+from ddparity.cli._options import StoreOption
 from ddparity.cli._output import emit, emit_json, say, table
 
 if TYPE_CHECKING:
@@ -42,10 +43,7 @@ def ladder(
         bool, typer.Option("--fresh/--resume", help="Run every rung, or take those that the store has already.")
     ] = False,
     name: Annotated[str, typer.Option(metavar="NAME", help="What the names of the trials begin with.")] = "ladder",
-    store: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="Where trials are kept. Default: $DDPARITY_HOME, else .ddparity here."),
-    ] = None,
+    store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
 ) -> None:
     """Climb from one device to many, one variable a rung, and stop at the first rung that deviates.

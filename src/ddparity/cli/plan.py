@@ -4,16 +4,14 @@ from typing import Annotated
 
 import typer
 
+from ddparity.cli._options import StoreOption
 from ddparity.cli._output import emit, emit_json
 
 
 def plan(
     control: Annotated[str, typer.Argument(metavar="CONTROL", help="Name or id of the control.")],
     candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="Name or id of the trial held against it.")],
-    store: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="Where trials are kept. Default: $DDPARITY_HOME, else .ddparity here."),
-    ] = None,
+    store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
 ) -> None:
     """Say which variables changed between two trials, and which trials tell them apart.

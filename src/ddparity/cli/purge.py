@@ -7,16 +7,14 @@ from typing import Annotated
 import typer
 
 from ddparity._errors import UsageError
+from ddparity.cli._options import StoreOption
 from ddparity.cli._output import say
 
 
 def purge(
     trials: Annotated[list[str] | None, typer.Argument(metavar="TRIAL...", help="Names or ids of trials.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All trials of the store.")] = False,
-    store: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="Where trials are kept. Default: $DDPARITY_HOME, else .ddparity here."),
-    ] = None,
+    store: StoreOption = None,
 ) -> None:
     """Remove the private folders of trials: hashes of a control's samples by position, and the command's output.
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddparity._errors import ExitCode
+from ddparity.cli._options import StoreOption
 from ddparity.cli._output import say
 
 if TYPE_CHECKING:
@@ -19,10 +20,7 @@ CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 
 def record(
     command: Annotated[list[str], typer.Argument(metavar="COMMAND", help="The training command.")],
-    store: Annotated[
-        str | None,
-        typer.Option(metavar="FOLDER", help="Where trials are kept. Default: $DDPARITY_HOME, else .ddparity here."),
-    ] = None,
+    store: StoreOption = None,
     name: Annotated[
         str | None, typer.Option(metavar="NAME", help="Name of the trial. Default: control, or the script's name.")
     ] = None,

@@ -11,16 +11,13 @@ import typer
 
 from ddparity._errors import TraceError
 from ddparity._plain import plain
+from ddparity.cli._options import StoreOption
 from ddparity.cli._output import emit, emit_json, table
 
 if TYPE_CHECKING:
     from ddparity.trace import RankFacts, TrialFacts
     from ddparity.trials import Comparison
 
-StoreOption = Annotated[
-    str | None,
-    typer.Option("--store", metavar="FOLDER", help="Where trials are kept. Default: $DDPARITY_HOME, else .ddparity."),
-]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 app = typer.Typer(help="The recorded trials.", no_args_is_help=True, rich_markup_mode=None)
