@@ -1,8 +1,8 @@
-"""The causes that show before the backward pass: start, data, forward, loss."""
+"""The causes that show before the backward pass: start, forward, loss. Those of the data stand by themselves."""
 
 from ._cause import KnownCause
 
-UNTIL_LOSS = (
+AT_START = (
     KnownCause(
         code="init.differs",
         meaning="The runs do not start from the same parameters: seed, order of construction or loading differ.",
@@ -31,30 +31,10 @@ UNTIL_LOSS = (
         alike=("grad.path: there the parameters are shared alike, and a path of the backward is missing.",),
         fix="Tie the weights again after the model was wrapped, moved or loaded (for example with tie_weights()).",
     ),
-    KnownCause(
-        code="data.overlap",
-        meaning="Several ranks were given the same samples: the data is not sharded by rank.",
-        evidence="The same sample identity entered the model on more than one rank in the same step.",
-        alike=("data.other_samples: there the ranks share nothing, and their samples are not the control's.",),
-        fix="Give the loader a DistributedSampler with this rank and the number of ranks, or slice by rank.",
-    ),
-    KnownCause(
-        code="data.other_samples",
-        meaning="This step's samples are not the control's: sampler, seed, epoch or preprocessing differ.",
-        evidence="The identities over all ranks are another multiset than the control's, and no two ranks overlap.",
-        alike=(
-            "data.overlap: there ranks hold copies of each other's samples.",
-            "data.unmatched: there nothing in the whole run has a counterpart.",
-        ),
-        fix="Print the sampler's num_replicas, rank, seed and epoch on every rank, and give both runs the same order.",
-    ),
-    KnownCause(
-        code="data.unmatched",
-        meaning="No sample has a counterpart in the control: other order, preprocessing, or slices of samples.",
-        evidence="Over all recorded steps not one sample identity is in both runs.",
-        alike=("data.other_samples: there some of the samples are the control's.",),
-        fix="Make both runs see the same samples: seed the loader alike, switch random augmentation off, same dtype.",
-    ),
+)
+"""At the start."""
+
+UNTIL_LOSS = (
     KnownCause(
         code="bn.local_stats",
         meaning="A batch norm normalises with each rank's own samples; one device uses the whole batch's.",
@@ -113,4 +93,4 @@ UNTIL_LOSS = (
         fix="Try float32 or a lower learning rate to see whether the value overflows.",
     ),
 )
-"""In the order of computation."""
+"""In the forward pass and the loss, in the order of computation."""
