@@ -22,7 +22,8 @@ from ddparity._errors import (
     TrialNotFound,
     UsageError,
 )
-from ddparity.capture._api import feed, log_metric, mark
+from ddparity.capture._api import feed, mark
+from ddparity.capture._metric_file import log_metric
 
 if TYPE_CHECKING:
     from ddparity.judge import Verdict

@@ -18,6 +18,7 @@ COMMANDS = {
     "plan": "The next trials: one variable at a time.",
     "explain": "What a cause means, what proves it, and what to do about it.",
     "trials": "The recorded trials.",
+    "serve": "Take training jobs over HTTP.",
     "purge": "Remove what of trials must never leave the machine.",
     "doctor": "What can be recorded here, and what stands in the way.",
     "demo": "See it work: a healthy and a faulty training, judged.",

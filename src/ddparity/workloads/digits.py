@@ -12,9 +12,12 @@ import argparse
 import contextlib
 import copy
 import gc
+import math
 import os
+import statistics
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,6 +25,15 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+try:
+    from ddparity import log_metric
+except ImportError:  # the script runs as well where ddparity is not installed
+
+    def log_metric(name: str, value: float, step: int | None = None) -> float:
+        """Return ``value``."""
+        return value
+
 
 FAULTS = {
     "none": "nothing is wrong",
@@ -139,7 +151,10 @@ def backward(model: nn.Module, samples: tuple[Tensor, Tensor], args: argparse.Na
 
 
 def train(args: argparse.Namespace, rank: int, world: int) -> None:
-    """Train for ``args.steps`` steps and print the loss of each, then the accuracy on what was kept back."""
+    """Train step by step and print the loss of each, then the accuracy on what was kept back.
+
+    Logged are ``epoch_1_loss`` (the mean over the epoch's steps) and so on, and ``final_accuracy``.
+    """
     torch.manual_seed(torch.seed() % 2**31 if args.fault == "unseeded" else args.seed)
     pixels, classes = load()
     net = Classifier(args.width)
@@ -148,24 +163,56 @@ def train(args: argparse.Namespace, rank: int, world: int) -> None:
     held = stale if args.fault == "stale-optimizer" and model is not net else net
     optimizer = torch.optim.SGD(held.parameters(), lr=args.lr, momentum=0.9)
     num_train = len(pixels) - NUM_TEST
-    for step, index in enumerate(batches(num_train, args.batch_size, args.steps, args.seed)):
+    epoch_steps = math.ceil(num_train / args.batch_size)
+    num_steps = args.steps if args.epochs is None else args.epochs * epoch_steps
+    first = resume(args.checkpoint, net, optimizer)
+    losses: list[float] = []
+    for step, index in enumerate(batches(num_train, args.batch_size, num_steps, args.seed)):
+        if step < first:
+            continue
         mine = index[rank::world]
         model.zero_grad()
         loss = backward(model, (pixels[mine], classes[mine]), args, world)
         optimizer.step()
-        mean = mean_over_ranks(loss)
+        losses.append(mean_over_ranks(loss))
         if rank == 0:
-            print(f"step {step} loss {mean:.6f}", flush=True)
+            print(f"step {step} loss {losses[-1]:.6f}", flush=True)
+        epoch, left = divmod(step + 1, epoch_steps)
+        if rank == 0 and left == 0:
+            log_metric(f"epoch_{epoch}_loss", statistics.fmean(losses), step=epoch)
+            losses.clear()
+            save(args.checkpoint, net, optimizer, step + 1)
     if rank == 0:
         with torch.no_grad():
             hits = net(pixels[num_train:]).argmax(-1) == classes[num_train:]
-        print(f"accuracy {hits.double().mean().item():.4f} on {NUM_TEST} samples", flush=True)
+        accuracy = log_metric("final_accuracy", hits.double().mean().item())
+        print(f"accuracy {accuracy:.4f} on {NUM_TEST} samples", flush=True)
+
+
+def save(path: Path | None, net: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+    """Write a checkpoint so that a reader sees the old one or the new one."""
+    if path is not None:
+        temporary = path.with_suffix(".tmp")
+        torch.save({"net": net.state_dict(), "optimizer": optimizer.state_dict(), "steps": steps}, temporary)
+        temporary.replace(path)
+
+
+def resume(path: Path | None, net: nn.Module, optimizer: torch.optim.Optimizer) -> int:
+    """Take up the checkpoint, if there is one; return how many steps are done."""
+    if path is None or not path.exists():
+        return 0
+    state = torch.load(path, weights_only=True)
+    net.load_state_dict(state["net"])
+    optimizer.load_state_dict(state["optimizer"])
+    return state["steps"]
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m ddparity.workloads.digits", description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--epochs", type=int, help="train for so many epochs, in place of --steps")
+    parser.add_argument("--checkpoint", type=Path, help="file to write after every epoch, and to resume from")
     parser.add_argument("--batch-size", type=int, default=64, help="samples of the global batch, over all ranks")
     parser.add_argument("--accum", type=int, default=1, help="micro-batches that a rank's samples are cut into")
     parser.add_argument("--lr", type=float, default=0.05)
@@ -175,6 +222,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     faults = "; ".join(f"{name}: {text}" for name, text in FAULTS.items())
     parser.add_argument("--fault", default="none", choices=list(FAULTS), help=faults)
     args = parser.parse_args(argv)
+    if args.checkpoint is None and (folder := os.environ.get("DDPARITY_CHECKPOINT_DIR")):
+        args.checkpoint = Path(folder) / "digits.pt"
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if args.batch_size % world:
         parser.error(f"--batch-size {args.batch_size} cannot be shared evenly by {world} ranks")

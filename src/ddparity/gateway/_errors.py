@@ -1,0 +1,98 @@
+"""One error body for every answer that is no success.
+
+``detail`` is always a sentence. Nothing of the inside is told: what was unexpected is in the gateway's log, under the
+number that the answer carries.
+"""
+
+import logging
+import secrets
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field
+from sqlalchemy.exc import OperationalError
+from starlette.exceptions import HTTPException
+
+from ddparity.gateway._entries import EntryRefused
+from ddparity.gateway._job import JobExists, JobMissing, QueueFull
+
+_LOG = logging.getLogger("ddparity.gateway")
+_MAX_ERRORS = 20
+
+
+class ErrorBody(BaseModel):
+    """What went wrong."""
+
+    code: int = Field(description="The HTTP status.", examples=[400])
+    detail: str = Field(description="What went wrong, in a sentence.", examples=["The job 'digits-1' exists already."])
+    errors: list[dict[str, Any]] = Field(
+        default_factory=list[dict[str, Any]], description="Field by field, where a request was not valid."
+    )
+
+
+class Refused(HTTPException):
+    """An answer that is no success, with its sentence."""
+
+
+def error_answer(
+    status: int, detail: str, errors: list[dict[str, Any]] | None = None, headers: dict[str, str] | None = None
+) -> JSONResponse:
+    """Return the one error body."""
+    body = ErrorBody(code=status, detail=detail, errors=errors or [])
+    return JSONResponse(body.model_dump(), status_code=status, headers=headers)
+
+
+def invalid(found: list[dict[str, Any]]) -> JSONResponse:
+    """Return 422 with what pydantic found, without the values that were sent."""
+    errors = [{"field": ".".join(map(str, each["loc"])), "problem": each["msg"]} for each in found[:_MAX_ERRORS]]
+    sentence = "; ".join(f"{each['field'] or 'request'}: {each['problem']}" for each in errors)
+    return error_answer(422, sentence or "The request is not valid.", errors)
+
+
+def install_errors(app: FastAPI) -> None:
+    """Have every error answered in the one way."""
+    answers: dict[type[Exception], int] = {EntryRefused: 422, JobExists: 400, JobMissing: 404, QueueFull: 429}
+    for kind, status in answers.items():
+        app.add_exception_handler(kind, _as(status))
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(RequestValidationError, _not_valid)
+    app.add_exception_handler(OperationalError, _database)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _as(status: int) -> Any:
+    async def answer(_request: Request, error: Exception) -> JSONResponse:
+        return error_answer(status, str(error), headers={"Retry-After": "5"} if status == 429 else None)
+
+    return answer
+
+
+async def _http(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    detail = error.detail if isinstance(error.detail, str) else "The request was refused."
+    if error.status_code == 404 and detail == "Not Found":
+        detail = "There is no such page. The API is described at /docs and /openapi.json"
+    return error_answer(error.status_code, detail, headers=dict(error.headers or {}))
+
+
+async def _not_valid(_request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    return invalid([dict(each, loc=tuple(each["loc"])[1:]) for each in error.errors()])
+
+
+async def _database(_request: Request, error: Exception) -> JSONResponse:
+    number = _logged(error)
+    return error_answer(503, f"The gateway's database cannot be written just now ({number}). Try again.")
+
+
+async def _unexpected(_request: Request, error: Exception) -> JSONResponse:
+    number = _logged(error)
+    return error_answer(500, f"This is a fault of the gateway; its log has it under {number}.")
+
+
+def _logged(error: Exception) -> str:
+    number = secrets.token_hex(4)
+    _LOG.error("unexpected error %s", number, exc_info=error)
+    return number

@@ -1,0 +1,237 @@
+"""The store of jobs: every change is one guarded statement, told in ``job_events`` by the same transaction."""
+
+import time
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, Select, Table, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
+
+from ddparity.gateway._database import Database
+from ddparity.gateway._job import Conflict, Job, JobEvent, JobExists, JobMissing, QueueFull, job_of
+from ddparity.gateway._request import JobRequest
+from ddparity.gateway._states import ACTIVE, FOLLOWS, State
+from ddparity.gateway._tables import EventRow, JobRow, SlotRow
+
+_JOBS: Table = JobRow.__table__  # type: ignore[assignment]
+_EVENTS: Table = EventRow.__table__  # type: ignore[assignment]
+_SLOTS: Table = SlotRow.__table__  # type: ignore[assignment]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Some jobs of a list, the newest first, and where the next page begins (None at the end)."""
+
+    jobs: list[Job]
+    cursor: str | None
+
+
+class Jobs:
+    """The jobs of one database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def submit(self, request: JobRequest, owner: str, *, num_slots: int, max_owner_queued: int, max_queued: int) -> Job:
+        """Enter a job as PENDING.
+
+        Raises:
+            JobExists: The owner has one of that name.
+            QueueFull: Too many wait.
+        """
+        uid, now = uuid.uuid4().hex, time.time()
+        values = {
+            "uid": uid,
+            "job_id": request.job_id,
+            "owner": owner,
+            "state": State.PENDING.value,
+            "version": 0,
+            "engine": request.engine,
+            "request": request.model_dump(),
+            "num_slots": num_slots,
+            "priority": request.priority,
+            "created": now,
+        }
+        try:
+            with self._database.write() as connection:
+                self._refuse_duplicate(connection, owner, request.job_id)
+                self._refuse_overflow(connection, owner, max_owner_queued, max_queued)
+                connection.execute(insert(_JOBS).values(values))
+                _tell(connection, uid, State.PENDING.value, {"by": owner})
+        except IntegrityError as error:  # another process was faster
+            raise JobExists(_exists(request.job_id)) from error
+        return self.by_uid(uid)
+
+    def by_uid(self, uid: str) -> Job:
+        """Return the job with this number.
+
+        Raises:
+            JobMissing: There is none.
+        """
+        with self._database.read() as connection:
+            row = connection.execute(select(_JOBS).where(_JOBS.c.uid == uid)).first()
+        if row is None:
+            raise JobMissing(f"There is no job with the number {uid!r}.")
+        return job_of(row)
+
+    def find(self, owner: str, job_id: str) -> Job:
+        """Return an owner's job.
+
+        Raises:
+            JobMissing: The owner has none of that name; whether somebody else does is not told.
+        """
+        with self._database.read() as connection:
+            row = connection.execute(_of(owner, job_id)).first()
+        if row is None:
+            raise JobMissing(f"There is no job {job_id[:128]!r}. See: ddparity jobs, or GET /api/v1/jobs")
+        return job_of(row)
+
+    def page(
+        self,
+        owner: str | None,
+        *,
+        states: Iterable[State] = (),
+        prefix: str = "",
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        """Return jobs, the newest first; everybody's where ``owner`` is None.
+
+        Raises:
+            ValueError: The cursor is none of ours.
+        """
+        query = select(_JOBS).order_by(_JOBS.c.created.desc(), _JOBS.c.uid.desc()).limit(limit + 1)
+        if owner is not None:
+            query = query.where(_JOBS.c.owner == owner)
+        if wanted := [state.value for state in states]:
+            query = query.where(_JOBS.c.state.in_(wanted))
+        if prefix:
+            query = query.where(_JOBS.c.job_id.startswith(prefix, autoescape=True))
+        if cursor is not None:
+            created, _, uid = cursor.partition("~")
+            at = float(created)
+            older = (_JOBS.c.created < at) | ((_JOBS.c.created == at) & (_JOBS.c.uid < uid))
+            query = query.where(older)
+        with self._database.read() as connection:
+            jobs = [job_of(row) for row in connection.execute(query)]
+        more = len(jobs) > limit
+        jobs = jobs[:limit]
+        return Page(jobs=jobs, cursor=f"{jobs[-1].created!r}~{jobs[-1].uid}" if more else None)
+
+    def events(self, uid: str, *, after: int = 0, limit: int = 200) -> list[JobEvent]:
+        """Return what happened to a job, the oldest first."""
+        query = select(_EVENTS.c.id, _EVENTS.c.time, _EVENTS.c.kind, _EVENTS.c.detail)
+        query = query.where(_EVENTS.c.job_uid == uid, _EVENTS.c.id > after).order_by(_EVENTS.c.id).limit(limit)
+        with self._database.read() as connection:
+            return [JobEvent(**row._asdict()) for row in connection.execute(query)]
+
+    def active(self) -> list[Job]:
+        """Return the jobs that have been given to an engine and have not ended."""
+        with self._database.read() as connection:
+            query = select(_JOBS).where(_JOBS.c.state.in_([state.value for state in ACTIVE])).order_by(_JOBS.c.created)
+            return [job_of(row) for row in connection.execute(query)]
+
+    def counts(self) -> dict[State, int]:
+        """Return how many jobs are in each state."""
+        with self._database.read() as connection:
+            rows = connection.execute(select(_JOBS.c.state, func.count()).group_by(_JOBS.c.state))
+            found = {State(state): count for state, count in rows}
+        return {state: found.get(state, 0) for state in State}
+
+    def change(self, job: Job, to: State, *, event: dict[str, Any] | None = None, **values: Any) -> Job:
+        """Move a job from the state in which it was read to another; a terminal one frees its slots.
+
+        Raises:
+            Conflict: It is not in that state any more.
+        """
+        if to not in FOLLOWS[job.state]:
+            raise AssertionError(f"{job.state} is never followed by {to}")
+        with self._database.write() as connection:
+            _guarded(connection, job, {**values, "state": to.value})
+            if to.terminal:
+                connection.execute(update(_SLOTS).where(_SLOTS.c.job_uid == job.uid).values(job_uid=None))
+            _tell(connection, job.uid, to.value, event or {})
+        return self.by_uid(job.uid)
+
+    def start(self, job: Job, slots: Sequence[str]) -> Job | None:
+        """Give a PENDING job its slots and make it STARTING, in one transaction; None if either is gone meanwhile."""
+        with self._database.write() as connection:
+            free = _SLOTS.c.job_uid.is_(None) & _SLOTS.c.name.in_(slots)
+            taken = connection.execute(update(_SLOTS).where(free).values(job_uid=job.uid)).rowcount if slots else 0
+            changed = connection.execute(
+                update(_JOBS)
+                .where(_JOBS.c.uid == job.uid, _JOBS.c.state == State.PENDING.value, _JOBS.c.version == job.version)
+                .values(state=State.STARTING.value, version=job.version + 1)
+            ).rowcount
+            if taken != len(slots) or changed != 1:
+                connection.rollback()
+                return None
+            _tell(connection, job.uid, State.STARTING.value, {"slots": list(slots)})
+        return self.by_uid(job.uid)
+
+    def note(self, job: Job, kind: str, detail: dict[str, Any], **values: Any) -> Job:
+        """Tell of something that is no change of state, and keep what came of it in the job's row.
+
+        Raises:
+            Conflict: Somebody else changed the job.
+        """
+        with self._database.write() as connection:
+            if values:
+                _guarded(connection, job, values)
+            _tell(connection, job.uid, kind, detail)
+        return self.by_uid(job.uid)
+
+    def cancel(self, owner: str, job_id: str, by: str) -> Job:
+        """Ask for a job's end: one that waits is CANCELLED at once, one that runs when no process of it is left.
+
+        A job that has ended stays as it is.
+
+        Raises:
+            JobMissing: The owner has none of that name.
+        """
+        with self._database.write() as connection:
+            row = connection.execute(_of(owner, job_id)).first()
+            if row is None:
+                raise JobMissing(f"There is no job {job_id[:128]!r}. See: ddparity jobs, or GET /api/v1/jobs")
+            job = job_of(row)
+            if not job.state.terminal and job.cancelled_by is None:
+                values: dict[str, Any] = {"cancelled_by": by}
+                if job.state is State.PENDING:
+                    values |= {"state": State.CANCELLED.value, "ended": time.time(), "error": f"cancelled by {by}"}
+                _guarded(connection, job, values)
+                _tell(connection, job.uid, "cancel", {"by": by})
+                if job.state is State.PENDING:
+                    _tell(connection, job.uid, State.CANCELLED.value, {})
+        return self.by_uid(job.uid)
+
+    def _refuse_duplicate(self, connection: Connection, owner: str, job_id: str) -> None:
+        if connection.execute(_of(owner, job_id).with_only_columns(_JOBS.c.uid)).first() is not None:
+            raise JobExists(_exists(job_id))
+
+    def _refuse_overflow(self, connection: Connection, owner: str, max_owner: int, max_all: int) -> None:
+        waiting = select(func.count()).select_from(_JOBS).where(_JOBS.c.state == State.PENDING.value)
+        if (connection.scalar(waiting.where(_JOBS.c.owner == owner)) or 0) >= max_owner:
+            raise QueueFull(f"{max_owner} of your jobs wait already. Cancel some, or submit again when some have run.")
+        if (connection.scalar(waiting) or 0) >= max_all:
+            raise QueueFull(f"{max_all} jobs wait already. Submit again when some have run.")
+
+
+def _of(owner: str, job_id: str) -> Select[Any]:
+    return select(_JOBS).where(_JOBS.c.owner == owner, _JOBS.c.job_id == job_id)
+
+
+def _exists(job_id: str) -> str:
+    return f"The job {job_id!r} exists already. Choose another job_id, or ask for its status."
+
+
+def _guarded(connection: Connection, job: Job, values: dict[str, Any]) -> None:
+    unchanged = (_JOBS.c.uid == job.uid) & (_JOBS.c.state == job.state.value) & (_JOBS.c.version == job.version)
+    statement = update(_JOBS).where(unchanged).values(**values, version=job.version + 1)
+    if connection.execute(statement).rowcount != 1:
+        raise Conflict(f"job {job.job_id!r} changed since it was read as {job.state} (version {job.version})")
+
+
+def _tell(connection: Connection, uid: Any, kind: str, detail: dict[str, Any]) -> None:
+    connection.execute(insert(_EVENTS).values(job_uid=uid, time=time.time(), kind=kind, detail=detail))
