@@ -12,14 +12,17 @@ def _session() -> Any:
 
 
 def feed(batch: T) -> T:
-    """Tell the recorder which batch comes next; return it unchanged.
+    """Tell the recorder which batch comes next; return it unchanged, or pinned to the control's samples.
 
-    Needed only where the samples do not enter a module, as in a hand-written functional model.
+    Needed where the samples do not enter a module, as in a hand-written functional model, and under
+    ``record --pinned`` where no ``DataLoader`` hands them out: there this rank's rows of what the control was fed
+    come back (tensors of shape (local batch, ...), same dtypes).
+
+    Raises:
+        PinnedDataError: Under ``--pinned``, if the control's batch does not divide by the ranks and their batch size.
     """
     session = _session()
-    if session is not None:
-        session.fed(batch)
-    return batch
+    return batch if session is None else session.fed(batch)
 
 
 def mark(name: str, tensor: T) -> T:

@@ -13,6 +13,7 @@ from ddparity.digest import RowKeys, row_hashes
 
 from ._guard import is_plain
 from ._placement import own_rows
+from ._promote import original
 
 if TYPE_CHECKING:
     from ._pieces import Pieces
@@ -167,7 +168,8 @@ class Batches:
         return not any(t.requires_grad for t in tensors) and any(self.maker(t) is not None for t in tensors)
 
     def _tensors(self, args: Any, kwargs: Any) -> list[torch.Tensor]:
-        found = [t for _, given in named_tensors((args, kwargs)) if (t := own_rows(given)) is not None and is_plain(t)]
+        every = (original(given) for _, given in named_tensors((args, kwargs)))
+        found = [t for given in every if (t := own_rows(given)) is not None and is_plain(t)]
         return [t for t in found if t.dim() > self._batch_dim and t.numel()]
 
     def _identify(self, tensors: list[torch.Tensor], *, training: bool) -> tuple[Batch, bool]:

@@ -1,7 +1,6 @@
 """What torch has no hook for: the loss that backward is called on, clipping, loss scaling, loading of state."""
 
 import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,14 +8,12 @@ from torch.nn.utils import clip_grad
 
 from ddparity.trace import Event
 
+from ._around import around
 from ._guard import guarded, hidden, in_backward, is_plain
 from ._placement import own_value
 
 if TYPE_CHECKING:
     from ._session import Session
-
-Args = tuple[Any, ...]
-Kwargs = dict[str, Any]
 
 
 class Patches:
@@ -28,20 +25,20 @@ class Patches:
     def install(self) -> None:
         """Put the wrappers in place, at the end of ``import torch`` and before anybody imports names from it."""
         # Both torch.autograd.backward and torch.autograd.grad end here, from wherever somebody has imported them.
-        _around(torch.autograd, "_engine_run_backward", before=self._backward)
+        around(torch.autograd, "_engine_run_backward", before=self._backward)
         for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"):
             self._patch_clip(name)
         scaler = torch.amp.GradScaler
-        _around(scaler, "unscale_", before=self._before_unscale, after=self._after_unscale)
-        _around(scaler, "update", after=self._after_update)
+        around(scaler, "unscale_", before=self._before_unscale, after=self._after_unscale)
+        around(scaler, "update", after=self._after_update)
         _around_step(scaler, self)
-        _around(torch.optim.Optimizer, "__init__", after=lambda _, self_, *a, **k: self._created(self_))
-        _around(torch.optim.Optimizer, "load_state_dict", after=lambda _, o, *a, **k: self._resumed(type(o).__name__))
-        _around(torch.nn.Module, "load_state_dict", after=lambda _, m, *a, **k: self._resumed(type(m).__name__))
-        _around(torch.nn.Module, "compile", after=lambda _, m, *a, **k: self._compiled(m))
+        around(torch.optim.Optimizer, "__init__", after=lambda _, self_, *a, **k: self._created(self_))
+        around(torch.optim.Optimizer, "load_state_dict", after=lambda _, o, *a, **k: self._resumed(type(o).__name__))
+        around(torch.nn.Module, "load_state_dict", after=lambda _, m, *a, **k: self._resumed(type(m).__name__))
+        around(torch.nn.Module, "compile", after=lambda _, m, *a, **k: self._compiled(m))
 
     def _patch_clip(self, name: str) -> None:
-        wrapped = _around(torch.nn.utils, name, before=self._before_clip, after=self._after_clip, keep="parameters")
+        wrapped = around(torch.nn.utils, name, before=self._before_clip, after=self._after_clip, keep="parameters")
         if wrapped is not None and hasattr(clip_grad, name):
             setattr(clip_grad, name, wrapped)
 
@@ -165,40 +162,6 @@ def _value(tensors: list[torch.Tensor]) -> float | None:
     return sum(t.double().item() for t in known if t is not None)
 
 
-def _around(
-    owner: Any,
-    name: str,
-    *,
-    before: Callable[..., None] | None = None,
-    after: Callable[..., None] | None = None,
-    keep: str | None = None,
-) -> Callable[..., Any] | None:
-    """Wrap ``owner.name``; ``after`` gets the result before the arguments.
-
-    ``keep`` names the first argument where it may be a generator: looking at it must not use it up.
-    """
-    original = getattr(owner, name, None)
-    if original is None:  # another version of torch
-        return None
-
-    @functools.wraps(original)
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if torch.compiler.is_compiling():
-            return original(*args, **kwargs)
-        seen, seen_kwargs = args, kwargs
-        if keep is not None:
-            args, kwargs, seen, seen_kwargs = _keep_iterator(keep, args, kwargs)
-        if before is not None:
-            before(*seen, **seen_kwargs)
-        result = original(*args, **kwargs)
-        if after is not None:
-            after(result, *seen, **seen_kwargs)
-        return result
-
-    setattr(owner, name, call)
-    return call
-
-
 def _around_step(scaler: Any, patches: Patches) -> None:
     original = scaler.step
 
@@ -211,14 +174,3 @@ def _around_step(scaler: Any, patches: Patches) -> None:
         return result
 
     scaler.step = step
-
-
-def _keep_iterator(keep: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs, Args, Kwargs]:
-    """Return the arguments for the function, with a new generator for one given, and those to look at, with a list."""
-    given: Any = args[0] if args else kwargs.get(keep)
-    if not hasattr(given, "__next__"):
-        return args, kwargs, args, kwargs
-    listed = list(given)
-    if args:
-        return ((item for item in listed), *args[1:]), kwargs, (listed, *args[1:]), kwargs
-    return args, {**kwargs, keep: (item for item in listed)}, args, {**kwargs, keep: listed}

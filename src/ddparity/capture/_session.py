@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ class Session:
         self._windows = parse_windows(config.steps)
         self._length = max(stop - start for start, stop in self._windows)
         self._pid = os.getpid()
+        self.feeder: Callable[[Any], Any] | None = None
         self._begin()
 
     def _begin(self) -> None:
@@ -80,11 +82,15 @@ class Session:
 
     def install(self) -> None:
         """Hook into torch; nothing is written before training begins."""
+        from ._altered import install_alterations
+        from ._bank import install_bank
         from ._forward import ForwardWatch
         from ._gradients import GradientWatch
         from ._optimizer import OptimizerWatch
         from ._patches import Patches
 
+        install_alterations(self.config)
+        install_bank(self)
         self.gradients = GradientWatch(self)
         self.forward = ForwardWatch(self)
         self.optimizers = OptimizerWatch(self)
@@ -202,9 +208,14 @@ class Session:
 
     # -- what the script says itself --------------------------------------------------------------------------------
 
+    def fed(self, batch: Any) -> Any:
+        """Take a batch from ``ddparity.feed`` and return it, or this rank's part of what the control was fed."""
+        batch = batch if self.feeder is None or self.dead else self.feeder(batch)
+        self._note_fed(batch)
+        return batch
+
     @guarded
-    def fed(self, batch: Any) -> None:
-        """Take a batch from ``ddparity.feed``."""
+    def _note_fed(self, batch: Any) -> None:
         if self.may_record():
             found, new = self.batches.enter(batch, {})
             if found is not None and new:

@@ -16,9 +16,10 @@ def purge(
     everything: Annotated[bool, typer.Option("--all", help="All trials of the store.")] = False,
     store: StoreOption = None,
 ) -> None:
-    """Remove the private folders of trials: hashes of a control's samples by position, and the command's output.
+    """Remove the private folders of trials: banked batches, hashes of a control's samples by position, output.
 
-    Digests, facts and verdicts stay. A candidate that is recorded afterwards cannot find slices of these samples.
+    Digests, facts and verdicts stay. A candidate that is recorded afterwards can neither be pinned to these samples nor
+    find slices of them.
     """
     from ddparity.trials import Store
 

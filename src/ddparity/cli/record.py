@@ -38,6 +38,23 @@ def record(
         int | None, typer.Option(metavar="K", help="End the run after so many training steps.")
     ] = None,
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="End the command after this time.")] = None,
+    floor: Annotated[
+        bool,
+        typer.Option("--floor", help="Measure a control's noise floor: in float64, and with inputs moved by 1 ulp."),
+    ] = False,
+    dtype: Annotated[
+        str | None,
+        typer.Option(metavar="DTYPE", help="float64: promote the training; faults stand far above rounding."),
+    ] = None,
+    neutral_dropout: Annotated[
+        bool, typer.Option("--neutral-dropout", help="Switch dropout off, where random masks cannot be matched.")
+    ] = False,
+    bank: Annotated[
+        bool, typer.Option("--bank", help="Keep a control's batches on this disk, to pin candidates to them.")
+    ] = False,
+    pinned: Annotated[
+        bool, typer.Option("--pinned", help="Train on the control's banked batches, each rank on its slice of them.")
+    ] = False,
     batch_dim: Annotated[int, typer.Option(metavar="D", help="Dimension of the inputs that counts samples.")] = 0,
 ) -> None:
     """Run a training command and record it as a trial.
@@ -60,6 +77,11 @@ def record(
         stop_after_steps=stop_after_steps,
         timeout_s=timeout,
         batch_dim=batch_dim,
+        dtype=dtype,
+        neutral_dropout=neutral_dropout,
+        floor=floor,
+        bank=bank,
+        pinned=pinned,
     )
     facts = record_trial(spec)
     _tell(facts, spec.store, store)

@@ -38,6 +38,9 @@ def run(
         str | None, typer.Option(metavar="PARALLELISM", help="Only the rows of this parallelism.")
     ] = None,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", min=1.0, help="Time that one run may take.")] = 120.0,
+    dtype: Annotated[
+        str | None, typer.Option(metavar="DTYPE", help="float64: promote every run, control and candidates alike.")
+    ] = None,
     jobs: Annotated[int, typer.Option(metavar="N", min=1, help="Rows that run at the same time.")] = 1,
 ) -> None:
     """Record control, clean and faulty run of each row, judge them, and score what the judge said.
@@ -47,7 +50,7 @@ def run(
     folder = find_zoo(zoo)
     rows = select(read_manifest(folder), names or [], layer=layer, parallelism=parallelism)
     with kept_or_thrown_away(store) as kept:
-        options = ZooOptions(folder=folder, store=kept, timeout_s=timeout, jobs=jobs)
+        options = ZooOptions(folder=folder, store=kept, timeout_s=timeout, jobs=jobs, dtype=dtype)
         with _progress(len(rows)) as advance:
             outcomes = run_rows(rows, options, advance)
     for outcome in outcomes:

@@ -32,7 +32,8 @@ def gradients(ctx: StepContext) -> list[Finding]:
             ratio = row.scale / row.control.norm
             ctx.tally.cancelled[row.name] = max(ctx.tally.cancelled.get(row.name, 1.0), ratio)
         ctx.tally.checked += 1
-    bad = [row for row in rows if not row.noise and _deviates(row, floor.value, sharp, ctx.comparable)]
+    own = {row.name: ctx.floors.at(ctx.step, of=(Site.SYNCED_GRADIENT, row.name)) for row in rows}
+    bad = [row for row in rows if not row.noise and _deviates(row, own[row.name].value, sharp, ctx.comparable)]
     if not bad:
         return []
     loud = [row for row in rows if not row.noise]
@@ -49,7 +50,7 @@ def gradients(ctx: StepContext) -> list[Finding]:
                 row.name,
                 Site.SYNCED_GRADIENT,
                 because,
-                floor=floor,
+                floor=own[row.name],
                 ranks=sorted(ctx.candidate) if differ else None,
                 ranks_differ=differ,
                 **evidence(ctx, row, factor),

@@ -1,14 +1,20 @@
 """Comparing two trials: each layer on its own, then the verdict."""
 
-import shlex
 from pathlib import Path
 
+from ddparity.trace import ControlProof
+
 from . import communication, data, memory, numerics
+from ._floors import Measured
+from ._measured import measure_floors
 from ._next_trials import plan_between
+from ._recording import Options, record_command
 from ._run import Run, load_run
 from ._stale import check_fresh
 from ._varied import varied_facts
 from ._verdict import Finding, LayerVerdict, Status, Verdict
+
+_PINNED = "the samples were pinned to the control's; record without --pinned to examine what the loaders hand out"
 
 
 def compare_trials(control_dir: Path, candidate_dir: Path, *, allow_stale: bool = False) -> Verdict:
@@ -25,10 +31,15 @@ def compare_trials(control_dir: Path, candidate_dir: Path, *, allow_stale: bool 
     """
     control, candidate = load_run(control_dir), load_run(candidate_dir)
     notes = check_fresh(control.trial, candidate.trial, allow_stale=allow_stale)
-    numbers, found, plan = numerics.judge(control, candidate)
-    layers = {"numerics": _trusted(numbers, control)}
+    proof = control.trial.facts.proof
+    control, floors, noted = _at_its_best(control, control_dir, candidate)
+    numbers, found, plan = numerics.judge(control, candidate, floors)
+    layers = {"numerics": _trusted(numbers, control, proof)}
     findings = list(found)
     for name, layer in (("data", data), ("memory", memory), ("communication", communication)):
+        if name == "data" and candidate.trial.facts.pinned is not None:
+            layers[name] = LayerVerdict(status=Status.NOT_TESTED, reason=_PINNED)
+            continue
         layers[name], more = layer.judge(control, candidate)
         findings += _following(more, len(findings))
     for finding in findings:
@@ -46,18 +57,36 @@ def compare_trials(control_dir: Path, candidate_dir: Path, *, allow_stale: bool 
         variable=names[0] if len(names) == 1 else None,
         variables=names,
         next_trials=plan_between(control.trial, candidate.trial).commands if len(names) > 1 else [],
-        notes=notes,
+        notes=notes + noted,
         merge_plan=plan,
         layers=layers,
         findings=findings,
     )
 
 
+def _at_its_best(control: Run, folder: Path, candidate: Run) -> tuple[Run, Measured | None, list[str]]:
+    """Return what a candidate is best held against: a control's float64 run, or the control with measured floors.
+
+    The runs that measured the floors stand beside the control (``record --control --floor``). One that is gone is
+    noted, and the floors are then those of dtype and depth.
+    """
+    runs = control.trial.facts.floors
+    if runs is None:
+        return control, None, []
+    wanted = {"float64": runs.float64, "moved": runs.moved}
+    there = {kind: folder.parent / name for kind, name in wanted.items() if name and (folder.parent / name).is_dir()}
+    gone = [name for kind, name in wanted.items() if name and kind not in there]
+    notes = [f"the run {name} that measured a floor is gone; record the control again with --floor" for name in gone]
+    if candidate.trial.facts.dtype == "float64" and control.trial.facts.dtype is None and "float64" in there:
+        return load_run(there["float64"]), None, [*notes, "held against the control's run in float64"]
+    return control, measure_floors(control, {kind: load_run(path) for kind, path in there.items()}), notes
+
+
 def _next_commands(control: Run, candidate: Run) -> str:
     """Return the commands that record the candidate again and hold it against the same control."""
     facts = candidate.trial.facts
     name = f"{facts.name}-again"
-    again = f"ddparity record --name {name} -- {shlex.join(facts.command)}"
+    again = record_command(name, facts.command, Options.of(facts))
     return f"{again} && ddparity compare {control.trial.facts.name} {name}"
 
 
@@ -67,9 +96,8 @@ def _following(findings: list[Finding], first: int) -> list[Finding]:
     return findings
 
 
-def _trusted(verdict: LayerVerdict, control: Run) -> LayerVerdict:
+def _trusted(verdict: LayerVerdict, control: Run, proof: ControlProof | None) -> LayerVerdict:
     """Withhold a verdict that rests on a control which failed its proof, or is no control at all."""
-    proof = control.trial.facts.proof
     if proof is not None and proof.status == "FAILED":
         reason = f"the control failed its proof ({proof.reason}); repair the single-device path first"
         return LayerVerdict(status=Status.INCONCLUSIVE, checked=verdict.checked, reason=reason)

@@ -7,7 +7,7 @@ from ddparity.trace import Trial
 from . import _command
 
 _RECORDER = ("dtype", "neutral_dropout")
-"""Options of ``ddparity record`` that change the numbers; ones that this version does not have are left out."""
+"""Options of ``ddparity record`` that change the numbers."""
 _CHANCE = frozenset({"env:MASTER_PORT", "env:SLURM_JOB_ID", "env:SLURM_STEP_ID", "env:TORCHELASTIC_RUN_ID"})
 """What is another with every run and chosen by nobody."""
 
@@ -28,7 +28,7 @@ def flat_facts(trial: Trial) -> dict[str, Any]:
     facts |= command.arguments
     env = trial.facts.env | {word.partition("=")[0]: word.partition("=")[2] for word in command.env}
     facts |= {f"env:{name}": value for name, value in sorted(env.items())}
-    facts |= {f"record:{name}": getattr(trial.facts, name, None) for name in _RECORDER}
+    facts |= {f"record:{name}": getattr(trial.facts, name) or None for name in _RECORDER}
     facts |= _rank_facts(trial)
     return {name: value for name, value in facts.items() if value is not None and name not in _CHANCE}
 

@@ -7,9 +7,10 @@ from ddparity.trace import FLAG_GRAD, FLAG_RANDOM, DigestRow, Site
 
 from . import _causes
 from ._context import StepContext
+from ._floors import LOSS
 from ._logical import layout_of, merge_calls, merge_parameter, samples_of
 from ._plan import joined
-from ._verdict import Finding, Phase
+from ._verdict import Finding, Floor, Phase
 
 _BATCH_NORM = ("BatchNorm", "SyncBN", "BatchStat", "GhostNorm")
 
@@ -70,7 +71,7 @@ def activations(ctx: StepContext) -> list[Finding]:
             continue
         control, candidate, spread = pair
         ctx.tally.checked += 1
-        floor = ctx.floors.at(ctx.step, depth=depth)
+        floor = ctx.floors.at(ctx.step, depth=depth, of=(Site.ACTIVATION, name))
         error = max(relative_error(candidate, control), spread)
         if error <= floor.value and candidate.finite == control.finite:
             worst = max(worst, error)
@@ -79,7 +80,7 @@ def activations(ctx: StepContext) -> list[Finding]:
         if drawn and spread <= floor.value:
             ctx.tally.random = ctx.tally.random or name
             return findings
-        findings.append(_activation_finding(ctx, name, part, rows[0], control, candidate, spread, depth))
+        findings.append(_activation_finding(ctx, name, part, rows[0], control, candidate, spread, floor))
     ctx.accepted(worst)
     return findings
 
@@ -92,9 +93,8 @@ def _activation_finding(
     control: Digest,
     candidate: Digest,
     spread: float,
-    depth: int,
+    floor: Floor,
 ) -> Finding:
-    floor = ctx.floors.at(ctx.step, depth=depth)
     if not candidate.finite and control.finite:
         because = _causes.cause("nonfinite")
     elif spread > floor.value:
@@ -199,7 +199,7 @@ def loss(ctx: StepContext) -> list[Finding]:
         return []
     control, candidate = values
     ctx.tally.checked += 1
-    floor = ctx.floors.at(ctx.step)
+    floor = ctx.floors.at(ctx.step, of=(LOSS, LOSS))
     error = abs(candidate - control) / max(abs(control), 1e-6)
     if error <= floor.value or candidate == control or (math.isnan(control) and math.isnan(candidate)):
         return []

@@ -1,8 +1,8 @@
 """The next trials: from what changed between two trials, the ones in between that change one variable each."""
 
 import re
-import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from ddparity.trace import Trial, read_trial
 
 from ._command import Command
 from ._facts import command_of, flat_facts
+from ._recording import Options, record_command
 from ._varied import CHANGED_CODE, CODE, LAUNCHER, MICRO, WORLD, Variable, is_argument, varied_facts
 from ._verdict import Varied
 
@@ -98,17 +99,18 @@ def _steps(control: Trial, candidate: Trial, found: list[Variable]) -> list[Plan
     """Return one trial a variable, each with one more change than the one before; the last is the candidate."""
     command, target = command_of(control), command_of(candidate)
     trials: list[PlannedTrial] = []
-    before = control.facts.name
+    before, options = control.facts.name, Options.of(control.facts)
     for index, variable in enumerate(found):
         last = index == len(found) - 1
         command = _changed(command, target, variable, flat_facts(candidate))
+        options = _options(options, variable, candidate)
         name = candidate.facts.name if last else f"{candidate.facts.name[:40]}-{index + 1}-{_slug(variable.name)}"
         trials.append(
             PlannedTrial(
                 name=name,
                 variable=variable.name,
                 control=before,
-                record="" if last else f"ddparity record --control --name {name} -- {shlex.join(command.words)}",
+                record="" if last else record_command(name, command.words, options, control=True),
                 compare=f"ddparity compare {before} {name}",
                 note="" if last else _by_hand(variable, candidate),
             )
@@ -131,6 +133,12 @@ def _changed(command: Command, target: Command, variable: Variable, theirs: dict
     return command
 
 
+def _options(options: Options, variable: Variable, candidate: Trial) -> Options:
+    """Return the recorder's options with one variable as the candidate has it, if it is one of them."""
+    name = variable.name.removeprefix("record:")
+    return options if name == variable.name else replace(options, **{name: getattr(candidate.facts, name)})
+
+
 def _by_hand(variable: Variable, candidate: Trial) -> str:
     """Say what no command line changes."""
     if variable.name == CODE:
@@ -139,7 +147,9 @@ def _by_hand(variable: Variable, candidate: Trial) -> str:
             if {"script", "git_commit", CHANGED_CODE} & set(variable.facts)
             else ""
         )
-    if variable.name in (WORLD, LAUNCHER, MICRO) or is_argument(variable.name) or variable.name.startswith("env:"):
+    if variable.name in (WORLD, LAUNCHER, MICRO) or is_argument(variable.name):
+        return ""
+    if variable.name.startswith(("env:", "record:")):
         return ""
     if variable.name == "seed":
         return "seed both runs alike first"
@@ -161,7 +171,7 @@ def _processes(control: Trial, candidate: Trial, found: list[Variable]) -> list[
                 name=name,
                 variable=LAUNCHER if num == 1 else WORLD,
                 control=control.facts.name,
-                record=f"ddparity record --name {name} -- {shlex.join(command.words)}",
+                record=record_command(name, command.words, Options.of(candidate.facts)),
                 compare=f"ddparity compare {control.facts.name} {name}",
             )
         )

@@ -4,10 +4,10 @@ A piece of code is stale where both sides know it by the same name and hold anot
 behind a flag is the same code on both sides; what only one side has is not held against it.
 """
 
-import shlex
-
 from ddparity._errors import StaleControl
 from ddparity.trace import Trial
+
+from ._recording import Options, record_command
 
 _MAX_NAMES = 8
 
@@ -56,10 +56,10 @@ def _message(control: Trial, candidate: Trial, listed: str) -> str:
     ours, theirs = control.facts, candidate.facts
     if ours.started <= theirs.started:
         what = f"The control {ours.name!r} is stale: the candidate {theirs.name!r} ran newer code"
-        again = f"ddparity record --control --name {ours.name} -- {shlex.join(ours.command)}"
+        again = record_command(ours.name, ours.command, Options.of(ours), control=True)
     else:
         what = f"The candidate {theirs.name!r} is older than the control {ours.name!r} and ran other code"
-        again = f"ddparity record --name {theirs.name} -- {shlex.join(theirs.command)}"
+        again = record_command(theirs.name, theirs.command, Options.of(theirs))
     return (
         f"{what}. Changed: {listed}. Build it again: {again} "
         f"&& ddparity compare {ours.name} {theirs.name}. With --allow-stale it is judged all the same."

@@ -9,7 +9,7 @@ from ddparity.trace import DigestRow, Event, EventRow, Site
 from . import _causes
 from ._context import StepContext
 from ._logical import Logical, merge_parameter
-from ._verdict import Finding, Phase
+from ._verdict import Finding, Floor, Phase
 
 _SCALE_FREE = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Lion", "Adafactor", "Muon", "Rprop")
 _NOT_HYPER = {"foreach", "fused", "capturable", "differentiable", "initial_lr", "decoupled_weight_decay"}
@@ -148,7 +148,7 @@ def _loss_scale(ctx: StepContext) -> list[Finding]:
 def parameters(ctx: StepContext) -> list[Finding]:
     """Compare parameters after the step: over the ranks, and with the control's."""
     findings: list[Finding] = []
-    floor, sharp = ctx.floors.at(ctx.step), ctx.floors.rounding(ctx.step)
+    sharp = ctx.floors.rounding(ctx.step)
     scale_free = _is_scale_free(ctx)
     for (name, part), rows in ctx.control.digests.get(Site.PARAMETER_AFTER, {}).items():
         held = ctx.held(Site.PARAMETER_AFTER, name, part)
@@ -162,6 +162,7 @@ def parameters(ctx: StepContext) -> list[Finding]:
             ctx.tally.unproved.setdefault(name, logical.reason or "its shape on the ranks is not the control's")
             continue
         ctx.tally.checked += 1
+        floor = ctx.floors.at(ctx.step, of=(Site.PARAMETER_AFTER, name))
         scale = max(control.norm, _rate(ctx) * ctx.tally.scales.get(name, 0.0) / _scaled_by(ctx), 1e-30)
         error, spread = distance(logical.digest, control) / scale, logical.spread / scale
         if spread <= sharp and not ctx.comparable:
@@ -171,7 +172,7 @@ def parameters(ctx: StepContext) -> list[Finding]:
         elif spread <= sharp and error <= floor.value:
             ctx.tally.drift = max(ctx.tally.drift, 0.0 if name in ctx.tally.tainted else error)
         else:
-            findings.append(_parameter_finding(ctx, name, logical, error, spread))
+            findings.append(_parameter_finding(ctx, name, logical, error, spread, floor))
     return findings
 
 
@@ -225,8 +226,9 @@ def _not_held(ctx: StepContext, name: str, row: DigestRow) -> list[Finding]:
     return [ctx.finding(Phase.OPTIMIZER, name, Site.PARAMETER_AFTER, because, control_norm=row.digest.norm)]
 
 
-def _parameter_finding(ctx: StepContext, name: str, logical: Logical, error: float, spread: float) -> Finding:
-    floor = ctx.floors.at(ctx.step)
+def _parameter_finding(
+    ctx: StepContext, name: str, logical: Logical, error: float, spread: float, floor: Floor
+) -> Finding:
     if spread > floor.value:
         because = _causes.cause("opt.ranks_differ")
     elif _unmoved(ctx, name):

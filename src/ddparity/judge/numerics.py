@@ -1,6 +1,5 @@
 """The numerics layer: step by step, in the order of computation; the first deviation is the finding."""
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -8,36 +7,45 @@ from ddparity.trace import Event, Site
 
 from . import _backward, _forward, _update
 from ._context import StepContext, Tally
-from ._floors import Floors, coarsest
-from ._plan import ReductionPlan, SamplePlan, plan_reduction, plan_samples, wrapper_of
-from ._run import Run, has_tensors
+from ._floors import Floors, Measured
+from ._plan import ReductionPlan, SamplePlan
+from ._recording import in_float64, without_dropout
+from ._run import Run
+from ._steps import context_of, cut_short, floors_of, steps_of
 from ._verdict import Finding, LayerVerdict, Status
 
 _MAX_FINDINGS = 200
 
 
-def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding], dict[str, Any]]:
+def judge(
+    control: Run, candidate: Run, measured: Measured | None = None
+) -> tuple[LayerVerdict, list[Finding], dict[str, Any]]:
     """Hold a candidate's numbers against the control's.
+
+    Args:
+        control: The control.
+        candidate: The candidate.
+        measured: What rounding makes of the control, where that was measured.
 
     Returns:
         The verdict, the findings (the first is the first deviation, the others follow from it) and the merge plan.
     """
     tally = Tally(lost_ties=_ties(control) - _ties(candidate))
-    floors = floors_of(control, candidate)
-    steps = _steps(control, candidate)
+    floors = replace(floors_of(control, candidate), measured=measured or Measured())
+    steps = steps_of(control, candidate)
     findings: list[Finding] = []
     plans: dict[int, tuple[SamplePlan, ReductionPlan]] = {}
     data_lost: int | None = None
     for step in steps:
-        ctx = _context(step, control, candidate, replace(floors, upstream=tally.drift), tally)
+        ctx = context_of(step, control, candidate, replace(floors, upstream=tally.drift), tally)
         judged = bool(ctx.control.digests.get(Site.SYNCED_GRADIENT) or ctx.control.digests.get(Site.ACTIVATION))
         if data_lost is not None:
             ctx = replace(ctx, samples=replace(ctx.samples, placement="Unproved"))
-        elif judged and not ctx.samples.proved and _cut_short(candidate, step):
+        elif judged and not ctx.samples.proved and cut_short(candidate, step):
             judged = False
         elif judged and not ctx.samples.proved:
             data_lost = step
-        elif ctx.floors.drifted:
+        elif ctx.floors.drifted(step):
             ctx = replace(ctx, samples=replace(ctx.samples, placement="Unproved"))
             tally.hidden.add(step)
         if judged:
@@ -50,43 +58,15 @@ def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding], di
             break
     for finding in findings[1:]:
         finding.follows = 0
-    return _verdict(findings, tally, floors, steps, data_lost, plans), findings, _describe(plans, tally)
-
-
-def _cut_short(run: Run, step: int) -> bool:
-    """Whether some rank ended in the middle of a step, so that it may not have seen all its samples."""
-    return len(run.ranks) == run.world_size and step not in run.complete_steps
+    verdict = _verdict(findings, tally, floors, steps, data_lost, plans)
+    if verdict.status is Status.INCONCLUSIVE:
+        verdict.reason += _settled_by(control, candidate, tally, floors, data_lost)
+    return verdict, findings, _describe(plans, tally)
 
 
 def _ties(run: Run) -> set[str]:
     """Return the parameters that several modules share."""
     return {str(name) for event in run.events(Event.MODEL) for name in event.data.get("ties", {})}
-
-
-def _steps(control: Run, candidate: Run) -> list[int]:
-    """Steps that both sides finished, and those that the candidate began with tensors on every rank."""
-    theirs = set(control.complete_steps)
-    finished = theirs & set(candidate.complete_steps)
-    begun = {
-        step
-        for step in candidate.digested_steps
-        if step in theirs and all(step in steps for steps in candidate.ranks.values())
-    }
-    return sorted(finished | begun) if candidate.ranks else []
-
-
-def _context(step: int, control: Run, candidate: Run, floors: Floors, tally: Tally) -> StepContext:
-    ours = control.ranks[min(control.ranks)][step]
-    theirs = {rank: steps[step] for rank, steps in sorted(candidate.ranks.items()) if step in steps}
-    recorded = {rank: found for rank, found in theirs.items() if has_tensors(found) or not found.complete}
-    silent = len(recorded) < len(theirs) if recorded else False
-    theirs = recorded if silent else theirs
-    samples = plan_samples(ours, theirs)
-    if len(theirs) < candidate.world_size:
-        reason = "not every rank recorded this step" if silent else "not every rank left a trace"
-        samples = SamplePlan("Unproved", [[r] for r in theirs], reason=reason)
-    reduction = plan_reduction(theirs, wrapper_of(candidate), floors.at(step).value * 4)
-    return StepContext(step, ours, theirs, samples, reduction, floors, tally)
 
 
 def _judge_step(ctx: StepContext) -> list[Finding]:
@@ -118,36 +98,6 @@ def _scale_only(loss: Finding, gradient: Finding) -> bool:
         return False
     ratio = loss.evidence["candidate"] / loss.evidence["control"]
     return abs(ratio / factor - 1.0) <= 8 * gradient.floor.value
-
-
-def floors_of(control: Run, candidate: Run) -> Floors:
-    """Return the floors for the coarsest dtype in which either side computed, and the control's depth."""
-    dtypes: set[str] = set()
-    depth = 0
-    for run in (control, candidate):
-        for steps in run.ranks.values():
-            for step in steps.values():
-                dtypes |= {str(e.data.get("dtype", "")) for e in step.events.get(Event.BACKWARD, [])}
-                for site in (Site.ACTIVATION, Site.PARAMETER):
-                    dtypes |= {row.digest.dtype for rows in step.digests.get(site, {}).values() for row in rows}
-    for step in control.ranks[min(control.ranks)].values() if control.ranks else []:
-        depth = max(depth, len(step.digests.get(Site.ACTIVATION, {})))
-    if depth == 0:
-        depth = max((len(e.data.get("modules", {})) for e in control.events(Event.MODEL)), default=0)
-    return Floors(coarsest(dtypes), depth, since=min(candidate.digested_steps, default=0), terms=_terms(control))
-
-
-def _terms(control: Run) -> int:
-    """Return how many terms add up to an element of a gradient: elements of an activation per feature."""
-    shapes = {
-        row.digest.shape
-        for steps in control.ranks.values()
-        for step in steps.values()
-        for rows in step.digests.get(Site.ACTIVATION, {}).values()
-        for row in rows
-        if row.digest.count
-    }
-    return max((math.prod(s) // (s[1] if len(s) >= 4 else s[-1]) for s in shapes if len(s) > 1), default=1)
 
 
 def _verdict(
@@ -189,11 +139,22 @@ def _inconclusive(
     if tally.random is not None:
         return f"random masks differ from {tally.random} on; what comes after it cannot be held against the control"
     if tally.hidden == set(plans) and floors.hides(floors.since):
-        return f"nothing above the floor, but the floor of {floors.dtype} hides faults; record both in float32"
+        return f"nothing above the floor, but the floor of {floors.dtype} hides faults"
     if tally.hidden == set(plans):
         return f"nothing above the floor, but what parameters were off by at step {min(plans)} already hides faults"
     if tally.checked == 0:
         return "nothing could be compared"
+    return ""
+
+
+def _settled_by(control: Run, candidate: Run, tally: Tally, floors: Floors, data_lost: int | None) -> str:
+    """Return the commands that answer what stayed open."""
+    if data_lost is not None or not tally.checked:
+        return ""
+    if tally.random is not None:
+        return f". To settle it: {without_dropout(control, candidate)}"
+    if floors.dtype != "float64" and tally.hidden:
+        return f". To settle it: {in_float64(control, candidate)}"
     return ""
 
 

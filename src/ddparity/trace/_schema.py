@@ -125,6 +125,15 @@ class ControlProof(msgspec.Struct, kw_only=True):
     """Id of the second run."""
 
 
+class FloorTrials(msgspec.Struct, kw_only=True):
+    """The runs beside a control that measure what rounding makes of it (``--floor``); ids of trials."""
+
+    float64: str | None = None
+    """The control in float64."""
+    moved: str | None = None
+    """The control with its inputs moved by one unit in the last place."""
+
+
 class TrialFacts(msgspec.Struct, kw_only=True):
     """Facts of a trial (``trial.json``), written by ``ddparity record`` around the command."""
 
@@ -148,6 +157,13 @@ class TrialFacts(msgspec.Struct, kw_only=True):
     git: GitFacts = msgspec.field(default_factory=GitFacts)
     env: dict[str, str] = {}
     proof: ControlProof | None = None
+    dtype: str | None = None
+    """``float64`` if the recorder promoted the training (``--dtype``)."""
+    neutral_dropout: bool = False
+    """Whether the recorder switched random modules off (``--neutral-dropout``)."""
+    floors: FloorTrials | None = None
+    pinned: str | None = None
+    """Id of the control whose banked batches were handed out in place of this trial's own (``--pinned``)."""
     against: str | None = None
     """Id of the control that was known when this trial was recorded; parts and slices are keyed on its indices."""
     notes: list[str] = []
@@ -161,6 +177,16 @@ class CaptureConfig(msgspec.Struct, kw_only=True):
     level: str = "activations"
     stop_after_steps: int | None = None
     batch_dim: int = 0
+    dtype: str | None = None
+    """``float64``: promote parameters, buffers and inputs."""
+    perturb: bool = False
+    """Move the inputs by one unit in the last place."""
+    neutral_dropout: bool = False
+    """Switch random modules off."""
+    bank: bool = False
+    """Keep the batches of the recorded steps in the private folder."""
+    pinned: str | None = None
+    """Folder of the control whose banked batches are handed out."""
     control: bool = False
     """Whether others will be held against this trial: it keeps what they need to find their place in it."""
     against: str | None = None

@@ -82,6 +82,11 @@ def _started(spec: RecordSpec, facts: TrialFacts, folder: Path, output: IO[bytes
         level=spec.level,
         stop_after_steps=spec.stop_after_steps,
         batch_dim=spec.batch_dim,
+        dtype=spec.dtype,
+        perturb=spec.perturb,
+        neutral_dropout=spec.neutral_dropout,
+        bank=spec.bank,
+        pinned=None if facts.pinned is None else str(spec.store.path(facts.pinned).resolve()),
         control=spec.control,
         against=None if facts.against is None else str(spec.store.path(facts.against).resolve()),
     )

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import msgspec
 
-from ddparity._errors import TraceError
+from ddparity._errors import TraceError, UsageError
 from ddparity.trace._atomic import write_atomically
 from ddparity.trace._environment import allowed_environment
-from ddparity.trace._schema import ControlProof, RankFacts, RankStatus, TrialFacts, TrialStatus
+from ddparity.trace._schema import ControlProof, FloorTrials, RankFacts, RankStatus, TrialFacts, TrialStatus
 from ddparity.trials._facts import find_script, git_facts, sha256_of
 from ddparity.trials._launch import check_startable, launch, outcome
 from ddparity.trials._ledger import Ledger
@@ -41,6 +41,9 @@ def record(spec: RecordSpec) -> TrialFacts:
     facts = _run(spec)
     if spec.control:
         facts.proof = _proof(spec, facts)
+        _save(spec.store, facts)
+    if spec.floor and facts.status is TrialStatus.COMPLETED:
+        facts.floors = _floors(spec, facts)
         _save(spec.store, facts)
     return facts
 
@@ -66,13 +69,32 @@ def _proof(spec: RecordSpec, first: TrialFacts) -> ControlProof:
     if not rank_folders(folder):
         return ControlProof(status="FAILED", reason="nothing was recorded, so there is nothing to compare")
     _say(spec, "the control runs a second time, to see whether it repeats itself (--no-prove skips this)")
-    repeat = _run(replace(spec, control=False, name=f"{spec.name[: MAX_NAME - 7]}.repeat"))
+    repeat = _run(replace(spec, control=False, floor=False, bank=False, name=f"{spec.name[: MAX_NAME - 7]}.repeat"))
     if repeat.status is TrialStatus.INTERRUPTED:
         return ControlProof(status="NOT_PROVED", reason="the second run was interrupted", repeat=repeat.id)
     if repeat.status is not TrialStatus.COMPLETED:
         reason = f"the second run did not end well: {outcome(repeat)}"
         return ControlProof(status="FAILED", reason=reason, repeat=repeat.id)
     return _judged(folder, spec.store.path(repeat.id))
+
+
+def _floors(spec: RecordSpec, facts: TrialFacts) -> FloorTrials:
+    """Run the control twice more, in float64 and with its inputs moved: what rounding makes of it."""
+    runs = FloorTrials()
+    again = replace(spec, control=False, floor=False, bank=False)
+    for kind, text, altered in (
+        ("float64", "in float64", replace(again, dtype="float64")),
+        ("moved", "with its inputs moved by one unit in the last place", replace(again, perturb=True)),
+    ):
+        if spec.dtype == "float64" and kind == "float64":
+            continue
+        _say(spec, f"the control runs once more, {text}, to measure its noise floor")
+        trial = _run(replace(altered, name=f"{spec.name[: MAX_NAME - 8]}.{kind}"))
+        if trial.status is TrialStatus.COMPLETED:
+            setattr(runs, kind, trial.id)
+        else:
+            facts.notes.append(f"no floor from the run {text}: it did not end well ({outcome(trial)})")
+    return runs
 
 
 def _judged(first: Path, repeat: Path) -> ControlProof:
@@ -87,8 +109,10 @@ def _judged(first: Path, repeat: Path) -> ControlProof:
 def _run(spec: RecordSpec) -> TrialFacts:
     """Run the command once as a trial, from ``RUNNING`` to its end."""
     check_startable(spec.command)
+    pinned = _banked_control(spec) if spec.pinned else None
     trial_id, folder = spec.store.create(spec.name)
     facts = _facts_before(spec, trial_id)
+    facts.pinned = pinned
     _save(spec.store, facts)
     try:
         launch(spec, facts, folder)
@@ -120,8 +144,26 @@ def _facts_before(spec: RecordSpec, trial_id: str) -> TrialFacts:
         script_sha256=None if script is None else sha256_of(script),
         git=git_facts(cwd if script is None else script.parent),
         env=allowed_environment(os.environ),
+        dtype=spec.dtype,
+        neutral_dropout=spec.neutral_dropout,
         against=None if spec.control or script is None else _newest_control(spec.store, str(script)),
     )
+
+
+def _banked_control(spec: RecordSpec) -> str:
+    """Return the id of the control of this script whose batches are banked.
+
+    Raises:
+        UsageError: There is none.
+    """
+    script = find_script(spec.command, Path.cwd())
+    control = None if script is None else _newest_control(spec.store, str(script))
+    if control is None or not (spec.store.path(control) / "private" / "bank").is_dir():
+        raise UsageError(
+            "--pinned hands out the batches of a control, and the newest control of this script has none banked. "
+            "Record one first: ddparity record --control --bank --name single -- COMMAND on a single device"
+        )
+    return control
 
 
 def _newest_control(store: Store, script: str) -> str | None:

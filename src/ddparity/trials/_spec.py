@@ -7,6 +7,7 @@ from ddparity.trace._windows import parse_windows
 from ddparity.trials._store import Store, check_name
 
 LEVELS = ("gradients", "activations")
+DTYPES = ("float64",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,12 @@ class RecordSpec:
         stop_after_steps: End the run after so many training steps, or None.
         timeout_s: Seconds after which the command is ended, or None.
         batch_dim: Dimension of the inputs along which the samples lie.
+        dtype: ``float64`` to promote the training, or None to leave it as it is.
+        neutral_dropout: Switch random modules off.
+        floor: Beside a control, record it in float64 and with its inputs moved by one unit in the last place.
+        perturb: Move the inputs by one unit in the last place: one of the runs that ``floor`` asks for.
+        bank: Keep a control's batches of the recorded steps, for candidates to be pinned to.
+        pinned: Hand out the control's banked batches, each rank its rows, in place of the script's own.
         quiet: Say nothing, and put the command's output into ``private/output.log`` of the trial.
     """
 
@@ -37,6 +44,12 @@ class RecordSpec:
     stop_after_steps: int | None = None
     timeout_s: float | None = None
     batch_dim: int = 0
+    dtype: str | None = None
+    neutral_dropout: bool = False
+    floor: bool = False
+    perturb: bool = False
+    bank: bool = False
+    pinned: bool = False
     quiet: bool = False
 
     def __post_init__(self) -> None:
@@ -46,6 +59,15 @@ class RecordSpec:
             raise UsageError("No command to record. Put it after --, as in: ddparity record -- python train.py")
         if self.level not in LEVELS:
             raise UsageError(f"--level {self.level!r} is not known. Allowed are: {', '.join(LEVELS)}.")
+        if self.dtype is not None and self.dtype not in DTYPES:
+            raise UsageError(
+                f"--dtype {self.dtype!r} is not known. Allowed is float64, which promotes the training; "
+                "without --dtype it runs as the script says."
+            )
+        if self.floor and not self.control:
+            raise UsageError("--floor measures the floor of a control: give it together with --control.")
+        if self.bank and not self.control:
+            raise UsageError("--bank keeps a control's batches: give it together with --control.")
         if self.stop_after_steps is not None and self.stop_after_steps < 1:
             raise UsageError(f"--stop-after-steps {self.stop_after_steps} cannot be used: at least 1 step has to run.")
         if self.timeout_s is not None and not self.timeout_s > 0:

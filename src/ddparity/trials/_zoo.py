@@ -37,12 +37,14 @@ class ZooOptions:
         store: Where the trials go.
         timeout_s: Seconds after which one of a row's three runs is ended.
         jobs: Rows that run at the same time.
+        dtype: ``float64`` to promote every run, or None to leave them as the scripts are.
     """
 
     folder: Path
     store: Store
     timeout_s: float = 120.0
     jobs: int = 1
+    dtype: str | None = None
 
 
 def find_zoo(given: Path | None = None) -> Path:
@@ -198,6 +200,7 @@ class _Runs:
             control=control,
             prove=False,
             timeout_s=self._options.timeout_s,
+            dtype=self._options.dtype,
             quiet=True,
         )
         try:
