@@ -111,4 +111,5 @@ class Ending:
     def _last_words(self) -> None:
         self.session.forward.models.buffers_of_last_step()
         self.session.pieces.close()
+        self.session.loaders.bring()
         _facts.refresh(self.session.writer.facts)

@@ -29,7 +29,7 @@ _WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 def rank_facts(config: CaptureConfig) -> tuple[int, int, RankFacts]:
     """Return rank, world size and facts of this process at the moment recording starts."""
     ready = dist.is_available() and dist.is_initialized()
-    rank = dist.get_rank() if ready else _from_environment(_RANKS, 0)
+    rank = rank_of_process()
     world_size = dist.get_world_size() if ready else _from_environment(_WORLD_SIZES, 1)
     facts = RankFacts(
         rank=rank,
@@ -45,6 +45,12 @@ def rank_facts(config: CaptureConfig) -> tuple[int, int, RankFacts]:
     )
     refresh(facts)
     return rank, world_size, facts
+
+
+def rank_of_process() -> int:
+    """Return the rank of this process as it is known now, before or after its process group is there."""
+    ready = dist.is_available() and dist.is_initialized()
+    return dist.get_rank() if ready else _from_environment(_RANKS, 0)
 
 
 def refresh(facts: RankFacts) -> None:

@@ -216,6 +216,7 @@ class ForwardWatch:
         session = self.session
         name = session.registry.name(module) or ""
         session.writer.facts.batch_shapes.setdefault(name, batch.shape)
+        session.loaders.used(training=training)
         session.writer.samples(
             step=session.step,
             batch=batch.number,

@@ -86,6 +86,7 @@ class Session:
         from ._bank import install_bank
         from ._forward import ForwardWatch
         from ._gradients import GradientWatch
+        from ._loaders import LoaderWatch
         from ._optimizer import OptimizerWatch
         from ._patches import Patches
 
@@ -95,9 +96,11 @@ class Session:
         self.forward = ForwardWatch(self)
         self.optimizers = OptimizerWatch(self)
         self.patches = Patches(self)
+        self.loaders = LoaderWatch(self)
         self.forward.install()
         self.optimizers.install()
         self.patches.install()
+        self.loaders.install()
         self.ending.install()
 
     def forked(self) -> None:
@@ -114,6 +117,7 @@ class Session:
         self.gradients.detach()
         self.gradients.new_step()
         self.forward.forked()
+        self.loaders.forked()
 
     @property
     def recording(self) -> bool:

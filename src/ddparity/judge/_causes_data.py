@@ -32,6 +32,36 @@ DATA = (
         fix="Shard by torch.utils.data.get_worker_info() in the dataset's __iter__, together with the rank.",
     ),
     KnownCause(
+        code="data.rng_copied",
+        meaning="Workers, ranks or epochs draw the same random numbers: augmentation repeats on different samples.",
+        evidence="A generator that the dataset draws from was in the same state before, and after, the first fetch of "
+        "several workers, ranks or epochs, which fetched different samples.",
+        alike=("data.overlap: there the samples themselves are copies.",),
+        fix="Seed what the dataset draws from in worker_init_fn, by torch.initial_seed() (it differs by worker and "
+        "epoch) and the rank, or draw from a generator made of seed, epoch and index.",
+    ),
+    KnownCause(
+        code="data.not_covered",
+        meaning="A large part of the dataset comes on no rank: it is divided by more ranks than there are, or twice.",
+        evidence="The loaders of all ranks came to their end, and more samples are missing than drop_last leaves out.",
+        alike=("data.dropped: there less than a batch a rank is missing.",),
+        fix="Compare the sampler's num_replicas with the number of ranks, and shard in one place only.",
+    ),
+    KnownCause(
+        code="data.uneven",
+        meaning="The ranks have different numbers of batches: the one with fewer will leave the others waiting.",
+        evidence="The loaders of all ranks came to their end, or say how long they are, and the numbers differ.",
+        alike=("data.dropped: there all ranks leave out alike.",),
+        fix="Pad or drop to the same number of batches, agree on the smallest one, or train under Join([model]).",
+    ),
+    KnownCause(
+        code="data.split_differs",
+        meaning="Samples that one rank evaluates are trained on by another: each rank split the dataset for itself.",
+        evidence="The ranks' training samples together hold some that are evaluated, and none of a rank's own.",
+        alike=("data.sampler_differs: there the shares of training overlap.",),
+        fix="Give random_split a generator with the same seed on every rank, or split once and save the indices.",
+    ),
+    KnownCause(
         code="data.epoch_order",
         meaning="An epoch replays the order of an earlier one: the sampler was not told the epoch.",
         evidence="Every rank holds, in the same order, the samples of an earlier step or epoch, and the control does "

@@ -1,6 +1,7 @@
 """Training samples step by step: are they the control's, once each, and if not, in which way not?"""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def _finding(step: int, plan: SamplePlan, candidate: Run) -> Finding:
     return _at(step, code, ranks, {**plan.evidence, **evidence, "reason": plan.reason})
 
 
-def _at(step: int, code: str, ranks: list[int] | None, evidence: dict[str, object]) -> Finding:
+def _at(step: int, code: str, ranks: list[int] | None, evidence: dict[str, Any]) -> Finding:
     return Finding(
         layer="data",
         step=step,
@@ -66,7 +67,7 @@ def _at(step: int, code: str, ranks: list[int] | None, evidence: dict[str, objec
     )
 
 
-def _explain(step: int, plan: SamplePlan, candidate: Run) -> tuple[str, dict[str, object]]:
+def _explain(step: int, plan: SamplePlan, candidate: Run) -> tuple[str, dict[str, Any]]:
     """Return the cause that the numbers of a step prove, and what more they say."""
     numbers = plan.evidence
     repeated = repeats_step(candidate, step)

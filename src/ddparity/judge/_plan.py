@@ -21,6 +21,9 @@ Pieces = Counter[tuple[int, int, int, int]]
 """How often (identity, start, stop, total) is held; zeros for a whole sample, else a slice along the sequence."""
 WHOLE = (0, 0, 0)
 
+WRAPPERS = ("DistributedDataParallel", "FullyShardedDataParallel")
+"""Classes of the wrappers that reduce gradients."""
+
 NICE = 1e-3
 """How near a factor must be to a nice number to be called by its name."""
 
@@ -201,7 +204,7 @@ def synced_gradient(step: RankStep, name: str) -> Digest | None:
 def wrapper_of(run: Run) -> str:
     """Return the class of the wrapper that reduces gradients, or an empty string."""
     for event in run.events(Event.WRAP):
-        if event.name in ("DistributedDataParallel", "FullyShardedDataParallel"):
+        if event.name in WRAPPERS:
             return event.name
     return ""
 

@@ -17,7 +17,19 @@ from ._schema import (
 )
 
 if TYPE_CHECKING:
-    from ._reader import DigestRow, EventRow, RankTrace, SampleRow, SiteRow, Trial, read_json, read_stream, read_trial
+    from ._reader import (
+        DigestRow,
+        EventRow,
+        Loads,
+        RankTrace,
+        SampleRow,
+        SiteRow,
+        Trial,
+        WorkerStreams,
+        read_json,
+        read_stream,
+        read_trial,
+    )
     from ._streams import FLAG_GRAD, FLAG_RANDOM, FLAG_TRAINING
     from ._writer import RankWriter
 
@@ -32,6 +44,7 @@ __all__ = [
     "Event",
     "EventRow",
     "GitFacts",
+    "Loads",
     "RankFacts",
     "RankStatus",
     "RankTrace",
@@ -42,13 +55,14 @@ __all__ = [
     "Trial",
     "TrialFacts",
     "TrialStatus",
+    "WorkerStreams",
     "read_json",
     "read_stream",
     "read_trial",
     "write_atomically",
 ]
 
-_READER = ("DigestRow", "EventRow", "RankTrace", "SampleRow", "SiteRow", "Trial")
+_READER = ("DigestRow", "EventRow", "Loads", "RankTrace", "SampleRow", "SiteRow", "Trial", "WorkerStreams")
 _READER += ("read_json", "read_stream", "read_trial")
 
 

@@ -20,6 +20,7 @@ from ._streams import STREAMS
 MAX_JSON_BYTES = 16 << 20
 MAX_RANKS = 65_536
 MAX_DIMS = 64
+MAX_WORKER_FILES = 65_536
 MAX_DIM = 1 << 48
 _SITES = frozenset(Site)
 _RANK_FOLDER = re.compile(r"rank-(\d{5,9})\Z")
@@ -72,6 +73,44 @@ class SampleRow:
     ids: np.ndarray
 
 
+@dataclass(frozen=True)
+class Loads:
+    """All batches that loaders delivered, as columns: see ``_streams.LOADS``.
+
+    Attributes:
+        time_ns, step, loader, epoch, number, wait_ns, labels: One value a batch, (n,) int64.
+        content: Of the first sample of each batch, (n,) uint64.
+        offsets: Where the samples of each batch begin in ``ids``, (n + 1,) int64.
+        ids: Samples of all batches one after the other, uint64.
+    """
+
+    time_ns: np.ndarray
+    step: np.ndarray
+    loader: np.ndarray
+    epoch: np.ndarray
+    number: np.ndarray
+    wait_ns: np.ndarray
+    labels: np.ndarray
+    content: np.ndarray
+    offsets: np.ndarray
+    ids: np.ndarray
+
+
+class WorkerStreams(msgspec.Struct, kw_only=True):
+    """Which random generators the first fetch of an epoch drew from in one loader worker (-1: no worker).
+
+    Attributes:
+        first: Digest of the indices of the first fetch; empty where the dataset chooses its samples itself.
+        streams: Name of a generator -> digest of its state before and after.
+    """
+
+    loader: int
+    epoch: int
+    worker: int
+    first: str = ""
+    streams: dict[str, tuple[str, str]] = {}
+
+
 @dataclass(frozen=True, slots=True)
 class EventRow:
     """One event; ``data`` is what its JSON says."""
@@ -111,6 +150,24 @@ class RankTrace:
             SampleRow(*row, ids=np.asarray(ids[i].values, dtype=np.uint64))
             for i, row in enumerate(zip(*columns, strict=True))
         ]
+
+    @cached_property
+    def loads(self) -> Loads:
+        """All batches that loaders delivered, in order; none in a trace of an older version."""
+        if not (self.folder / "loads.arrow").exists():
+            table = STREAMS["loads"].empty_table()
+        else:
+            table = self._table("loads")
+        return _loads(table)
+
+    @cached_property
+    def worker_streams(self) -> list[WorkerStreams]:
+        """What loader workers said of their generators."""
+        folder = self.folder.parent / "workers" / self.folder.name
+        found: list[WorkerStreams] = []
+        for path in sorted(folder.glob("*.jsonl"))[:MAX_WORKER_FILES] if folder.is_dir() else ():
+            found += _worker_streams(path)
+        return found
 
     @cached_property
     def events(self) -> list[EventRow]:
@@ -208,6 +265,36 @@ def _dims(values: list[int] | None, folder: Path) -> tuple[int, ...] | None:
     if values is not None and (len(values) > MAX_DIMS or any(not 0 <= value <= MAX_DIM for value in values)):
         raise TraceError(f"{folder}: no tensor has the shape {str(values)[:80]}. Record the trial again.")
     return None if values is None else tuple(values)
+
+
+def _loads(table: pa.Table) -> Loads:
+    names = ("time_ns", "step", "loader", "epoch", "number", "wait_ns", "labels")
+    columns = {name: table.column(name).to_numpy().astype(np.int64) for name in names}
+    columns["content"] = table.column("content").to_numpy()
+    offsets, ids = [np.zeros(1, dtype=np.int64)], [np.zeros(0, dtype=np.uint64)]
+    for chunk in table.column("ids").chunks:
+        ends = chunk.offsets.to_numpy().astype(np.int64)
+        ids.append(chunk.values.to_numpy()[ends[0] : ends[-1]])
+        offsets.append(ends[1:] - ends[0] + offsets[-1][-1])
+    return Loads(**columns, offsets=np.concatenate(offsets), ids=np.concatenate(ids))
+
+
+def _worker_streams(path: Path) -> list[WorkerStreams]:
+    """Read the lines of one worker; the last may be cut short by its end."""
+    try:
+        if path.is_symlink() or path.stat().st_size > MAX_JSON_BYTES:
+            raise TraceError(f"{path}: not a file that ddparity wrote. Record the trial again.")
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror}). Record the trial again.") from error
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(msgspec.json.decode(line, type=WorkerStreams))
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            if number < len(lines):
+                raise TraceError(f"{path}, line {number}: {error}. Record the trial again.") from error
+    return found
 
 
 _DIGEST_FIELDS = ("count", "num_nan", "num_inf", "sum", "sum_abs", "sum_sq", "minimum", "maximum", "hash")

@@ -4,7 +4,8 @@ A trial is a folder::
 
     trial.json               TrialFacts: one file a trial, written by the recorder outside
     rank-00000/rank.json     RankFacts: one file a rank, written by the rank itself
-    rank-00000/*.arrow       four Arrow IPC streams: SITES, DIGESTS, SAMPLES, EVENTS
+    rank-00000/*.arrow       five Arrow IPC streams: SITES, DIGESTS, SAMPLES, LOADS, EVENTS
+    workers/rank-00000/*     what loader workers say of their random generators, a JSON object a line
 
 Everything here is data. Nothing in a trace is ever unpickled or executed.
 """
@@ -51,6 +52,12 @@ class Event(StrEnum):
     WINDOW = "window"  # data: {"open": bool, "reason"}
     METRIC = "metric"  # name: metric; value
     NOT_RECORDED = "not_recorded"  # name: what; data: {"reason"}
+    LOADER = (
+        "loader"  # name: number of a loader; an iteration over it begins; data: {"epoch", "dataset", "sampler", ...}
+    )
+    LOADER_END = "loader_end"  # name: its number; data: {"epoch", "batches"}: it was exhausted
+    LOADER_USE = "loader_use"  # name: its number; data: {"training"}: what it delivered entered a model
+    STREAMS = "streams"  # name: its number; data: {"epoch", "worker", "first", "streams": {name: [before, after]}}
     STEP = "step"  # end of a training step
     DISABLED = "disabled"  # the recorder failed and switched itself off
 

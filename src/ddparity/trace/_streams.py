@@ -1,4 +1,4 @@
-"""The four Arrow streams of a rank: names and columns. A change of a column is a change of ``SCHEMA_VERSION``."""
+"""The five Arrow streams of a rank: names and columns. A change of a column is a change of ``SCHEMA_VERSION``."""
 
 import pyarrow as pa
 
@@ -68,6 +68,21 @@ SAMPLES = _schema(
 """One row for each batch that entered a root module: identities of its samples, and which slice of each it was
 along the sequence (``start:stop`` of ``total``; all 0 for whole samples)."""
 
+LOADS = _schema(
+    ("time_ns", pa.int64()),
+    ("step", pa.int32()),
+    ("loader", pa.int32()),
+    ("epoch", pa.int32()),
+    ("number", pa.int32()),
+    ("wait_ns", pa.int64()),
+    ("labels", pa.int64()),
+    ("content", pa.uint64()),
+    ("ids", _list(pa.uint64())),
+)
+"""One row for each batch that a DataLoader delivered: how long training waited for it, how many labels count (-1: not
+known), the content of its first sample (0: not taken), and its samples, by index where a dataset has indices, else by
+content."""
+
 SEQUENCES = _schema(
     ("step", pa.int32()),
     ("batch", pa.int32()),
@@ -89,7 +104,7 @@ EVENTS = _schema(
 )
 """Everything that is not a tensor: losses, learning rates, clipping, errors."""
 
-STREAMS = {"sites": SITES, "digests": DIGESTS, "samples": SAMPLES, "events": EVENTS}
+STREAMS = {"sites": SITES, "digests": DIGESTS, "samples": SAMPLES, "loads": LOADS, "events": EVENTS}
 
 FLAG_RANDOM = 1
 """The module drew random numbers while it computed this activation."""

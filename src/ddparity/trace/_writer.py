@@ -101,6 +101,10 @@ class RankWriter:
         """
         self._append("samples", (self._next(), time.time_ns(), step, batch, root, training, *piece, ids))
 
+    def load(self, row: Row) -> None:
+        """Append a batch that a loader delivered: a row of ``LOADS``."""
+        self._append("loads", row)
+
     def event(self, kind: Event, *, step: int, name: str = "", value: float | None = None, **data: Any) -> None:
         """Append an event; ``data`` must be JSON."""
         text = msgspec.json.encode(data).decode() if data else ""

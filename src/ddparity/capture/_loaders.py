@@ -1,0 +1,241 @@
+"""DataLoaders: which samples each iteration delivered, when, and how long training waited for them.
+
+Map-style datasets are known by the sampler's indices, streams by the content of what came out. Nothing of a sample is
+kept. What is delivered before training begins waits in memory until the rank's trace is open.
+"""
+
+import functools
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils.data import dataloader
+
+from ddparity.trace import Event
+
+from . import _facts
+from ._fetches import FirstFetches, WorkerProbe, observe
+from ._guard import guarded
+from ._identity import IdentityMap
+from ._loader_facts import content_ids, first_content, first_digest, index_ids, loader_facts, num_labels, root_of
+
+if TYPE_CHECKING:
+    from ._session import Session
+
+_MAX_EARLY = 200_000
+_CONTENTS = 16
+"""Batches an epoch of whose first sample the content is taken: it tells whether an index means the same everywhere."""
+
+
+@dataclass
+class Iteration:
+    """One pass over a loader."""
+
+    loader: int
+    epoch: int
+    map_style: bool
+    maps: list[Sequence[int]]
+    drawn: deque[Any] = field(default_factory=deque)
+    number: int = 0
+
+
+class LoaderWatch:
+    """Wraps what every iterator of a DataLoader inherits; subclasses elsewhere (torchdata) inherit it too."""
+
+    def __init__(self, session: "Session") -> None:
+        self.session = session
+        self.forked()
+
+    def forked(self) -> None:
+        """Begin anew in a child process."""
+        self._numbers: IdentityMap[int] = IdentityMap()
+        self._roots: IdentityMap[int] = IdentityMap()
+        self._epochs: dict[int, int] = {}
+        self._iterations: IdentityMap[Iteration] = IdentityMap()
+        self._init_fns: IdentityMap[Any] = IdentityMap()
+        self._early: list[Callable[[], None]] = []
+        self._uses: set[tuple[int, bool]] = set()
+        self._fetches = FirstFetches()
+        self._last: Iteration | None = None
+        self._running: Iteration | None = None
+
+    def install(self) -> None:
+        """Put the wrappers in place."""
+        base = dataloader._BaseDataLoaderIter
+        _wrap(base, "__init__", after=self._begun)
+        _wrap(base, "_reset", before=self._reset)
+        _wrap(base, "_next_index", after=self._drawn)
+        setattr(base, "__next__", self._timed(base.__next__))  # noqa: B010 - a method is replaced on purpose
+        observe(self)
+
+    def used(self, *, training: bool) -> None:
+        """Note that what was delivered last has entered a model."""
+        last = self._last
+        if last is not None and (last.loader, training) not in self._uses:
+            self._uses.add((last.loader, training))
+            self.bring()
+            self.session.writer.event(
+                Event.LOADER_USE, step=self.session.step, name=str(last.loader), training=training
+            )
+
+    def bring(self) -> None:
+        """Write what came before the trace was open."""
+        early = list(self._early)
+        self._early.clear()
+        for write in early:
+            write()
+
+    # -- an iterator's life -------------------------------------------------------------------------------------------
+
+    @guarded
+    def _begun(self, _: None, iterator: Any, loader: Any) -> None:
+        if not self._observes():
+            return
+        map_style = iterator._dataset_kind == dataloader._DatasetKind.Map
+        number = self._number(loader)
+        iteration = Iteration(number, 0, map_style, root_of(loader.dataset)[1])
+        self._iterations.put(iterator, iteration)
+        self._new_epoch(iteration, loader)
+        if iterator._num_workers > 0 and not isinstance(loader.worker_init_fn, WorkerProbe):
+            self._init_fns.put(iterator, (loader.worker_init_fn,))
+            loader.worker_init_fn = WorkerProbe(loader.worker_init_fn, self._folder(), number, iteration.epoch)
+
+    @guarded
+    def _reset(self, iterator: Any, loader: Any, first_iter: bool = False) -> None:
+        """Give the loader its own ``worker_init_fn`` back, or begin the next epoch of persistent workers."""
+        given = self._init_fns.get(iterator)
+        if given is not None:
+            loader.worker_init_fn = given[0]
+            self._init_fns.remove(iterator)
+        iteration = self._iterations.get(iterator)
+        if iteration is not None and not first_iter:
+            iteration.drawn.clear()
+            self._new_epoch(iteration, loader)
+
+    @guarded
+    def _drawn(self, index: Any, iterator: Any) -> None:
+        iteration = self._iterations.get(iterator)
+        if iteration is not None and iteration.map_style:
+            iteration.drawn.append(index)
+
+    def _timed(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        @functools.wraps(original)
+        def call(iterator: Any) -> Any:
+            self._running, before = self._iterations.get(iterator), self._running
+            start = time.perf_counter_ns()
+            try:
+                batch = original(iterator)
+            except StopIteration:
+                self._exhausted(iterator)
+                raise
+            finally:
+                self._running = before
+            self._delivered(iterator, batch, time.perf_counter_ns() - start)
+            return batch
+
+        return call
+
+    @guarded
+    def _delivered(self, iterator: Any, batch: Any, wait_ns: int) -> None:
+        iteration = self._iterations.get(iterator)
+        if iteration is None or not self._observes():
+            return
+        if iteration.map_style:
+            ids = index_ids(iteration.drawn.popleft(), iteration.maps) if iteration.drawn else _NONE
+            content = first_content(batch) if iteration.number < _CONTENTS else 0
+        else:
+            ids, content = content_ids(batch), 0
+        now, step, number = time.time_ns(), self.session.step, iteration.number
+        row = (now, step, iteration.loader, iteration.epoch, number, wait_ns, num_labels(batch), content, ids)
+        iteration.number += 1
+        self._last = iteration
+        self._write(lambda: self.session.writer.load(row))
+
+    @guarded
+    def _exhausted(self, iterator: Any) -> None:
+        iteration = self._iterations.get(iterator)
+        if iteration is not None and self._observes():
+            self._event(Event.LOADER_END, iteration, batches=iteration.number)
+
+    # -- the first fetch of an epoch in this process ------------------------------------------------------------------
+
+    @guarded
+    def before_fetch(self, fetcher: Any) -> Any:
+        """Take the states of generators before a first fetch."""
+        return self._fetches.before(fetcher) if self._running is not None and self._observes() else None
+
+    @guarded
+    def after_fetch(self, index: Any, before: Any) -> None:
+        """Write which generators the first fetch drew from."""
+        if self._running is not None:
+            streams, first = self._fetches.drawn(before), first_digest(index)
+            self._event(Event.STREAMS, self._running, worker=-1, first=first, streams=streams)
+
+    # -- what is written ----------------------------------------------------------------------------------------------
+
+    def _observes(self) -> bool:
+        return self.session.may_record()
+
+    def _number(self, loader: Any) -> int:
+        number = self._numbers.get(loader)
+        if number is None:
+            number = len(self._epochs)
+            self._numbers.put(loader, number)
+            self._epochs[number] = 0
+        return number
+
+    def _root_number(self, root: Any) -> int:
+        try:
+            number = self._roots.get(root)
+            if number is None:
+                number = sum(1 for _ in self._roots.values())
+                self._roots.put(root, number)
+        except TypeError:  # a list or range as dataset: cannot be referred to weakly
+            return -1
+        return number
+
+    def _new_epoch(self, iteration: Iteration, loader: Any) -> None:
+        iteration.epoch, iteration.number = self._epochs[iteration.loader], 0
+        self._epochs[iteration.loader] += 1
+        root = self._root_number(root_of(loader.dataset)[0])
+        facts = loader_facts(loader, map_style=iteration.map_style)
+        self._event(Event.LOADER, iteration, root_number=root, **facts)
+
+    def _event(self, kind: Event, iteration: Iteration, **data: Any) -> None:
+        step, loader, epoch = self.session.step, iteration.loader, iteration.epoch
+        self._write(lambda: self.session.writer.event(kind, step=step, name=str(loader), epoch=epoch, **data))
+
+    def _write(self, write: Callable[[], None]) -> None:
+        if self.session.opened:
+            if self._early:
+                self.bring()
+            write()
+        elif len(self._early) < _MAX_EARLY:
+            self._early.append(write)
+
+    def _folder(self) -> str:
+        rank = _facts.rank_of_process()
+        return f"{self.session.config.trial_dir}/workers/rank-{rank:05d}"
+
+
+_NONE = np.zeros(0, dtype=np.uint64)
+
+
+def _wrap(
+    owner: Any, name: str, *, before: Callable[..., Any] | None = None, after: Callable[..., Any] | None = None
+) -> None:
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if before is not None:
+            before(*args, **kwargs)
+        result = original(*args, **kwargs)
+        if after is not None:
+            after(result, *args, **kwargs)
+        return result
+
+    setattr(owner, name, call)

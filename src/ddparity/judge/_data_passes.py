@@ -1,0 +1,186 @@
+"""What loaders delivered, pass by pass: one iteration over a dataset on every rank."""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from ddparity.trace import Event, RankTrace, Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPass:
+    """One iteration over a loader on one rank.
+
+    Attributes:
+        facts: What the recorder said of loader, dataset and sampler.
+        step: Training steps before it.
+        exhausted: Whether the loader came to its end.
+        sizes: Samples of each batch, (batches,).
+        ids: Samples in the order in which they came, (n,) uint64.
+        content: Contents of the first samples of the first batches, 0 where not taken, (batches,).
+        wait_ns, time_ns, labels: Of each batch, (batches,).
+    """
+
+    rank: int
+    loader: int
+    epoch: int
+    facts: dict[str, Any]
+    step: int
+    exhausted: bool
+    sizes: np.ndarray
+    ids: np.ndarray
+    content: np.ndarray
+    wait_ns: np.ndarray
+    time_ns: np.ndarray
+    labels: np.ndarray
+
+    @property
+    def sampler(self) -> dict[str, Any]:
+        """Facts of the sampler."""
+        found = self.facts.get("sampler")
+        return found if isinstance(found, dict) else {}
+
+    @property
+    def num_batches(self) -> int:
+        """Batches that came."""
+        return len(self.sizes)
+
+    @property
+    def firsts(self) -> dict[int, int]:
+        """First sample of a batch -> its content, where that was taken."""
+        starts = np.cumsum(self.sizes) - self.sizes
+        return {
+            int(self.ids[start]): int(content)
+            for start, size, content in zip(starts, self.sizes, self.content, strict=True)
+            if size and content
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """The same pass on all ranks.
+
+    Attributes:
+        dataset: Name of the dataset's class, or of the one it is a subset of.
+        key: What tells this dataset from another.
+        ordinal: Which pass over it, from 0.
+        training: Whether what it delivered trained a model; None if it entered none.
+        ranks: Rank -> its pass.
+    """
+
+    dataset: str
+    key: tuple[Any, ...]
+    ordinal: int
+    training: bool | None
+    ranks: dict[int, RankPass] = field(default_factory=dict)
+
+    @property
+    def step(self) -> int:
+        """Training steps before it."""
+        return min(each.step for each in self.ranks.values())
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Facts of the lowest rank's loader."""
+        return self.ranks[min(self.ranks)].facts
+
+    @property
+    def by_index(self) -> bool:
+        """Whether samples are known by their index in the dataset."""
+        return self.facts.get("ids") == "index"
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether every rank came to the end of its loader."""
+        return all(each.exhausted for each in self.ranks.values())
+
+    @property
+    def num_replicas(self) -> int:
+        """Number of shares that the samplers make."""
+        found = self.ranks[min(self.ranks)].sampler.get("num_replicas", 1)
+        return found if isinstance(found, int) else 1
+
+    @cached_property
+    def parts(self) -> list[list[int]]:
+        """Ranks that hold the same multiset of samples, together."""
+        groups: dict[bytes, list[int]] = {}
+        for rank, each in sorted(self.ranks.items()):
+            groups.setdefault(np.sort(each.ids).tobytes(), []).append(rank)
+        return list(groups.values())
+
+    @cached_property
+    def same_dataset(self) -> bool | None:
+        """Whether an index means the same sample on every rank; None if it cannot be told.
+
+        A dataset that was cut by hand has the same indices on every rank; random augmentation gives one sample
+        several contents.
+        """
+        if not self.by_index or self.num_replicas > 1:
+            return True
+        known: dict[int, set[int]] = defaultdict(set)
+        seen: dict[int, int] = defaultdict(int)
+        for each in self.ranks.values():
+            for sample, content in each.firsts.items():
+                known[sample].add(content)
+                seen[sample] += 1
+        shared = [len(known[sample]) == 1 for sample, count in seen.items() if count > 1]
+        return True if any(shared) else None
+
+
+def passes_of(trial: Trial) -> list[Pass]:
+    """Return the passes of a trial in the order in which they began."""
+    found: dict[tuple[Any, ...], Pass] = {}
+    for rank in trial.ranks:
+        counts: dict[tuple[Any, ...], int] = defaultdict(int)
+        for each, training in _rank_passes(rank):
+            facts = each.facts
+            key = (*(facts.get(name) for name in ("root", "root_length", "root_number", "length")), training)
+            at = (*key, counts[key])
+            counts[key] += 1
+            if at not in found:
+                dataset = str(facts.get("root", "?"))
+                found[at] = Pass(dataset=dataset, key=key, ordinal=at[-1], training=training)
+            found[at].ranks[each.rank] = each
+    return sorted(found.values(), key=lambda each: (each.step, each.ordinal))
+
+
+def _rank_passes(rank: RankTrace) -> list[tuple[RankPass, bool | None]]:
+    begun: dict[tuple[int, int], tuple[int, dict[str, Any]]] = {}
+    ended: set[tuple[int, int]] = set()
+    uses: dict[int, set[bool]] = defaultdict(set)
+    for event in rank.events:
+        if not event.name.isdecimal():
+            continue
+        key = (int(event.name), int(event.data.get("epoch", 0)))
+        if event.kind == Event.LOADER:
+            begun[key] = (event.step, event.data)
+        elif event.kind == Event.LOADER_END:
+            ended.add(key)
+        elif event.kind == Event.LOADER_USE:
+            uses[key[0]].add(bool(event.data.get("training")))
+    loads = rank.loads
+    sizes = np.diff(loads.offsets)
+    found: list[tuple[RankPass, bool | None]] = []
+    for key, (step, facts) in begun.items():
+        chosen = np.flatnonzero((loads.loader == key[0]) & (loads.epoch == key[1]))
+        ids = [loads.ids[loads.offsets[i] : loads.offsets[i + 1]] for i in chosen]
+        one = RankPass(
+            rank=rank.facts.rank,
+            loader=key[0],
+            epoch=key[1],
+            facts=facts,
+            step=step,
+            exhausted=key in ended,
+            sizes=sizes[chosen],
+            ids=np.concatenate(ids) if ids else np.zeros(0, dtype=np.uint64),
+            content=loads.content[chosen],
+            wait_ns=loads.wait_ns[chosen],
+            time_ns=loads.time_ns[chosen],
+            labels=loads.labels[chosen],
+        )
+        used = uses.get(key[0], set[bool]())
+        found.append((one, True if True in used else False if used else None))
+    return found
