@@ -20,6 +20,8 @@ from ddparity.trace import RankFacts, TrialFacts, TrialStatus, write_atomically
 from ddparity.trials import Ledger, Store
 
 pytestmark = pytest.mark.timeout(120)
+WIDTH = max(map(len, COMMANDS))
+GROUPS = {"trials", "zoo", "checkpoint"}
 DDPARITY = str(Path(sys.executable).with_name("ddparity"))
 
 
@@ -42,7 +44,7 @@ def test_help_lists_every_command_and_the_exit_codes(tmp_path):
     done = run("--help", cwd=tmp_path)
     assert done.returncode == ExitCode.PASS
     for name, line in COMMANDS.items():
-        assert f"  {name:<7}  {line}\n" in done.stdout
+        assert f"  {name:<{WIDTH}}  {line}\n" in done.stdout
     flat = " ".join(done.stdout.split())
     for code in ("0 pass", "1 a deviation", "2 usage", "3 inconclusive", "4 the launched command failed", "130 interr"):
         assert code in flat
@@ -61,8 +63,8 @@ def test_the_short_lines_fit_on_one_line_of_help(tmp_path):
 
 
 def test_the_whole_application_can_be_built():
-    assert {group.name for group in build().registered_groups} == {"trials", "zoo"}
-    assert {command.name for command in build().registered_commands} == {*COMMANDS} - {"trials", "zoo"}
+    assert {group.name for group in build().registered_groups} == GROUPS
+    assert {command.name for command in build().registered_commands} == {*COMMANDS} - GROUPS
 
 
 def test_exit_codes_of_the_errors():

@@ -54,6 +54,7 @@ def write_batch(writer: RankWriter, number: int) -> None:
     for i in range(ROWS_A_BATCH):
         digest = digest_of(array(i))
         writer.digest(digest, site=Site.ACTIVATION, name=f"layer.{i}", step=number, batch=1, rows=1, flags=5)
+    writer.load((number, number, 0, 0, number, 5, -1, 0, np.arange(2, dtype=np.uint64) + np.uint64(number)))
     writer.samples(step=number, batch=0, root="", training=True, ids=np.arange(3, dtype=np.uint64) << np.uint64(62))
     writer.event(Event.METRIC, step=number, name="accuracy", value=0.5, note="ä", nested={"list": [1, None]})
     writer.flush()
@@ -94,6 +95,8 @@ def test_what_was_written_is_read(written: Path) -> None:
     assert same(row.digest, digest_of(array(2)))
     assert row.digest.sum_sq == digest_of(array(2)).sum_sq
     assert row.site.offsets is None
+    assert (rank.loads.number.tolist(), rank.loads.labels.tolist()) == ([0, 1, 2], [-1, -1, -1])
+    assert (rank.loads.offsets.tolist(), rank.loads.ids.tolist()) == ([0, 2, 4, 6], [0, 1, 1, 2, 2, 3])
     assert list(rank.samples[1].ids) == [0, 1 << 62, 2 << 62]
     assert rank.events[2].data == {"note": "ä", "nested": {"list": [1, None]}}
     numbers = [row.seq for row in [*rank.digests, *rank.samples, *rank.events]]

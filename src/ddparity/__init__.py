@@ -5,6 +5,7 @@ The command line is the main way in: ``ddparity record``, ``ddparity compare``. 
 * :func:`feed`, :func:`mark`, :func:`log_metric` tell the recorder what it cannot see from outside; each returns its
   argument unchanged and does nothing else when nothing records.
 * :func:`record` runs a command as a trial, :func:`compare` holds one trial against another.
+* :func:`seal_checkpoint` after saving, :func:`verify_checkpoint` before loading: is it one whole save?
 
 Importing this module loads neither torch nor numpy, and patches nothing.
 """
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ddparity._errors import (
+    CheckpointDamaged,
     CommandFailed,
     DdparityError,
     ExitCode,
@@ -26,10 +28,12 @@ from ddparity.capture._api import feed, mark
 from ddparity.capture._metric_file import log_metric
 
 if TYPE_CHECKING:
+    from ddparity.checkpoint import seal_checkpoint, verify_checkpoint
     from ddparity.judge import Verdict
     from ddparity.trials import RecordSpec, record
 
 __all__ = [
+    "CheckpointDamaged",
     "CommandFailed",
     "DdparityError",
     "ExitCode",
@@ -43,6 +47,8 @@ __all__ = [
     "log_metric",
     "mark",
     "record",
+    "seal_checkpoint",
+    "verify_checkpoint",
 ]
 
 
@@ -72,6 +78,10 @@ def __getattr__(name: str) -> Any:
         from ddparity import trials
 
         return getattr(trials, name)
+    if name in ("seal_checkpoint", "verify_checkpoint"):
+        from ddparity import checkpoint
+
+        return getattr(checkpoint, name)
     if name == "__version__":
         return metadata.version("ddparity")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

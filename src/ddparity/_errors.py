@@ -5,6 +5,7 @@
     |   +-- TrialNotFound              2   no trial of that name or id in the store
     |   +-- StaleControl               2   the code changed since the control was recorded
     +-- TraceError (ValueError)        3   a recorded file is missing, truncated, corrupt or too large
+    +-- CheckpointDamaged (ValueError) 1   a checkpoint is not what was sealed
     +-- CommandFailed                  4   the launched command failed or timed out
 
 Every message says what was wrong, the value given, the values allowed, and the next command to run.
@@ -46,6 +47,12 @@ class TraceError(DdparityError, ValueError):
     """A recorded file cannot be read: missing, truncated, corrupt or of absurd size."""
 
     exit_code = ExitCode.INCONCLUSIVE
+
+
+class CheckpointDamaged(DdparityError, ValueError):
+    """A checkpoint is mixed of two saves, changed, incomplete or, where a seal is required, was never sealed."""
+
+    exit_code = ExitCode.DEVIATES
 
 
 class CommandFailed(DdparityError):

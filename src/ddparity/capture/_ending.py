@@ -112,4 +112,5 @@ class Ending:
         self.session.forward.models.buffers_of_last_step()
         self.session.pieces.close()
         self.session.loaders.bring()
+        self.session.metrics.close()
         _facts.refresh(self.session.writer.facts)

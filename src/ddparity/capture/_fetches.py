@@ -110,8 +110,11 @@ class _WorkerObserver:
     def after_fetch(self, index: Any, before: Any) -> None:
         with contextlib.suppress(Exception):
             where = {"loader": self._probe.loader, "epoch": self._epoch, "worker": self._worker}
-            line = json.dumps({**where, "first": first_digest(index), "streams": self._fetches.drawn(before)})
             self._epoch += 1
+            streams = self._fetches.drawn(before)
+            if not streams:
+                return
+            line = json.dumps({**where, "first": first_digest(index), "streams": streams})
             folder = Path(self._probe.folder)
             folder.mkdir(parents=True, exist_ok=True)
             with (folder / f"{self._probe.loader}-{self._worker}-{os.getpid()}.jsonl").open("a") as file:

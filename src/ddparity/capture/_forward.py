@@ -185,6 +185,10 @@ class ForwardWatch:
     def _batch_of(self, module: nn.Module, args: Any, kwargs: Any, *, with_gradients: bool) -> Batch | None:
         session = self.session
         training = with_gradients and self._trains(module)
+        if training:
+            session.metrics.close()
+        else:
+            session.metrics.evaluated()
         batch, new = session.batches.enter(args, kwargs, training=training)
         if training and self._begins_anew(module, args, kwargs, new=new) and session.optimizers.ends_round(module):
             self.models.called(module)

@@ -87,6 +87,7 @@ class Session:
         from ._forward import ForwardWatch
         from ._gradients import GradientWatch
         from ._loaders import LoaderWatch
+        from ._metrics import MetricWatch
         from ._optimizer import OptimizerWatch
         from ._patches import Patches
 
@@ -97,10 +98,12 @@ class Session:
         self.optimizers = OptimizerWatch(self)
         self.patches = Patches(self)
         self.loaders = LoaderWatch(self)
+        self.metrics = MetricWatch(self)
         self.forward.install()
         self.optimizers.install()
         self.patches.install()
         self.loaders.install()
+        self.metrics.install()
         self.ending.install()
 
     def forked(self) -> None:
@@ -118,6 +121,7 @@ class Session:
         self.gradients.new_step()
         self.forward.forked()
         self.loaders.forked()
+        self.metrics.forked()
 
     @property
     def recording(self) -> bool:

@@ -19,6 +19,7 @@ COMMANDS = {
     "explain": "What a cause means, what proves it, and what to do about it.",
     "trials": "The recorded trials.",
     "serve": "Take training jobs over HTTP.",
+    "checkpoint": "Seal what was saved; verify it before training resumes.",
     "purge": "Remove what of trials must never leave the machine.",
     "doctor": "What can be recorded here, and what stands in the way.",
     "demo": "See it work: a healthy and a faulty training, judged.",

@@ -136,5 +136,39 @@ DATA = (
         alike=("eval.padded: there only repeated samples were added.",),
         fix="Split before the ranks part, with one seed; limits on batches count per rank.",
     ),
+    KnownCause(
+        code="metric.mean_of_means",
+        meaning="A metric is the mean of the ranks' means although they evaluated different numbers of samples.",
+        evidence="The metric is the plain mean of what the ranks put into the all-reduce; weighted by their numbers of "
+        "samples the same values give the control's metric.",
+        alike=("eval.padded: there the samples are counted wrongly already.",),
+        fix="All-reduce the sum and the count, and divide once.",
+    ),
+    KnownCause(
+        code="metric.scaled",
+        meaning="A metric is off by the number of ranks: summed where it should be averaged, or divided twice.",
+        evidence="Candidate over control is the world size or one over it.",
+        alike=("metric.mean_of_means: there the weights are wrong, not the divisor.",),
+        fix="Divide the all-reduced sum once: by the all-reduced count.",
+    ),
+    KnownCause(
+        code="metric.one_share",
+        meaning="A metric is that of one rank's share: it was never reduced over the ranks.",
+        evidence="The ranks read different values, never talked to each other in this evaluation, and their mean, "
+        "weighted by samples, is the control's metric.",
+        alike=("metric.mean_of_means: there the ranks' values are averaged.",),
+        fix="All-reduce the sum and the count before the division, or evaluate everything on one rank.",
+    ),
+    KnownCause(
+        code="metric.differs",
+        meaning="The same samples were evaluated, and the metric is not the control's.",
+        evidence="The samples over all ranks are the control's, and the number is further off than rounding explains.",
+        alike=(
+            "metric.mean_of_means: there the relation to the ranks' values is known.",
+            "buffer.ranks_differ: running statistics that differ change what evaluation mode computes.",
+        ),
+        fix="Compare what each rank puts into the metric; one that is no mean over samples (F1, AUC, perplexity) has "
+        "to be computed from all predictions.",
+    ),
 )
 """In the order of computation."""

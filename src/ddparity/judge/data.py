@@ -8,6 +8,7 @@ from ddparity.trace import Trial
 
 from ._data_audit import Audit
 from ._data_eval import evaluations, judge_evaluations
+from ._data_metric import judge_metrics
 from ._data_order import audit_batches, audit_labels, audit_order, audit_split
 from ._data_passes import Pass, passes_of
 from ._data_rng import NAME as RNG
@@ -36,11 +37,14 @@ def audit_trial(trial: Trial, *, passes: list[Pass] | None = None) -> list[Audit
 def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
     """Judge a candidate's data; the findings come in the order in which they happened."""
     steps, findings = judge_steps(control, candidate)
-    num_evaluations, more = judge_evaluations(evaluations(control, candidate))
+    held = evaluations(control, candidate)
+    num_evaluations, more = judge_evaluations(held)
+    num_metrics, metrics = judge_metrics(control, candidate, held, more)
     audits = audit_trial(candidate.trial)
     alone = [audit.finding for audit in audits if audit.finding is not None and audit.finding.phase is not Phase.EVAL]
-    findings = _in_order([*alone, *findings, *more])
-    return _verdict(steps, num_evaluations, audits, findings), findings
+    findings = _in_order([*alone, *findings, *more, *metrics])
+    counts = (num_evaluations, num_metrics)
+    return _verdict(steps, counts, audits, findings), findings
 
 
 def _reduces(trial: Trial) -> bool:
@@ -63,20 +67,26 @@ def _in_order(findings: list[Finding]) -> list[Finding]:
     return list(found.values())
 
 
-def _verdict(steps: LayerVerdict, num_evaluations: int, audits: list[Audit], findings: list[Finding]) -> LayerVerdict:
+def _verdict(
+    steps: LayerVerdict, counts: tuple[int, int], audits: list[Audit], findings: list[Finding]
+) -> LayerVerdict:
     settled = [audit for audit in audits if audit.status in (Status.PASS, Status.DEVIATES)]
-    checked = steps.checked + num_evaluations + len(settled)
+    checked = steps.checked + sum(counts) + len(settled)
     if findings:
         first = findings[0]
         reason = f"first deviation: step {first.step}, {first.phase}, {first.name}"
         return LayerVerdict(status=Status.DEVIATES, checked=checked, reason=reason)
     parts = [steps.reason]
-    if num_evaluations:
+    if counts[0]:
         parts.append(
-            f"the samples of {num_evaluations} evaluation{'' if num_evaluations == 1 else 's'} are the control's"
+            f"so are the samples of {_some(counts[0], 'evaluation')}, and {_some(counts[1], 'metric')} of them"
         )
     if settled:
         parts.append(f"{len(settled)} audits of the loaders found nothing")
-    if steps.status is Status.NOT_TESTED and (num_evaluations or settled):
+    if steps.status is Status.NOT_TESTED and (counts[0] or settled):
         return LayerVerdict(status=Status.INCONCLUSIVE, checked=checked, reason="; ".join(parts))
     return LayerVerdict(status=steps.status, checked=checked, reason="; ".join(parts))
+
+
+def _some(num: int, noun: str) -> str:
+    return f"{num} {noun}" if num == 1 else f"{num} {noun}s"

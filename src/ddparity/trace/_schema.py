@@ -50,7 +50,8 @@ class Event(StrEnum):
     RESUME = "resume"  # name: what was loaded
     REQUIRES_GRAD = "requires_grad"  # data: {"frozen": [...], "unfrozen": [...]}
     WINDOW = "window"  # data: {"open": bool, "reason"}
-    METRIC = "metric"  # name: metric; value
+    METRIC = "metric"  # name: metric; value; data, where the script read it by itself: {"at", "reduced", "count"}
+    EVAL_REDUCE = "eval_reduce"  # an all-reduce of a few numbers in an evaluation; data: {"before", "after"}
     NOT_RECORDED = "not_recorded"  # name: what; data: {"reason"}
     LOADER = (
         "loader"  # name: number of a loader; an iteration over it begins; data: {"epoch", "dataset", "sampler", ...}
