@@ -120,3 +120,15 @@ def test_other_faults_of_an_evaluation(shares, code):
 
 def test_an_evaluation_of_nothing_that_the_control_knows_is_left_out():
     assert codes(evaluation(EVALUATED), evaluation([1, 2], [3, 4])) == (Status.PASS, [])
+
+
+def test_a_split_that_each_rank_made_for_itself():
+    whole = list(range(200, 220))
+    control = run([[whole[:10]]], evaluated={0: {1: whole[10:]}})
+    ranks = [[whole[:5]], [whole[5:8] + whole[10:12]]]
+    split = {0: {1: whole[10:15]}, 1: {1: [*whole[15:18], *whole[8:10]]}}
+    verdict, findings = data.judge(control, run(ranks, evaluated=split))
+    assert verdict.status is Status.DEVIATES
+    assert "data.split_differs" in {finding.cause.code for finding in findings}
+    meant = run([[whole[:5]], [whole[5:10]]], evaluated={0: {1: whole[:10]}, 1: {1: whole[:10]}})
+    assert data.judge(run([[whole[:10]]], evaluated={0: {1: whole[:10]}}), meant)[1] == []

@@ -80,6 +80,38 @@ def judge_evaluations(found: list[Evaluation]) -> tuple[int, list[Finding]]:
     return len(able), [_finding(evaluation) for evaluation in able if not evaluation.matches]
 
 
+def judge_split(candidate: Run) -> list[Finding]:
+    """Find samples that one rank evaluates and another trains on, while no rank does so with its own."""
+    trained: dict[int, set[int]] = {}
+    held_out: dict[int, set[int]] = {}
+    for rank, steps in candidate.ranks.items():
+        rows = [row for _, step in sorted(steps.items()) for row in step.samples]
+        trained[rank] = {sample for row in rows if row.training for sample in row.ids.tolist()}
+        held_out[rank] = {sample for row in rows if not row.training for sample in row.ids.tolist()}
+    if any(trained[rank] & held_out[rank] for rank in trained):
+        return []  # a training accuracy, a teacher, a target network
+    everywhere: set[int] = set().union(*trained.values())
+    both = {rank: evaluated & everywhere for rank, evaluated in held_out.items() if evaluated & everywhere}
+    if not both:
+        return []
+    first = min(
+        s for rank in both for s, step in candidate.ranks[rank].items() if any(not r.training for r in step.samples)
+    )
+    return [
+        Finding(
+            layer="data",
+            step=first,
+            phase=Phase.DATA,
+            name="sample_ids",
+            site="input",
+            ranks=sorted(both),
+            evidence={"trained_and_evaluated": len(set().union(*both.values()))},
+            cause=_causes.cause("data.split_differs"),
+            next=_causes.advice("data.split_differs"),
+        )
+    ]
+
+
 def _finding(evaluation: Evaluation) -> Finding:
     union, wanted = evaluation.union, evaluation.wanted
     twice = sum(count - wanted[sample] for sample, count in union.items() if 0 < wanted[sample] < count)

@@ -7,7 +7,7 @@ import numpy as np
 from ddparity.trace import TrialStatus
 
 from ._data_audit import Audit, deviates, examples, passed
-from ._data_passes import Pass, RankPass
+from ._data_passes import Pass, RankPass, same_dataset
 from ._verdict import Phase
 
 
@@ -79,9 +79,8 @@ def audit_split(passes: list[Pass]) -> list[Audit]:
         trained = [p for p in passes if p.training and p.by_index and p.key[:3] == evaluated.key[:3]]
         if evaluated.training is not False or not evaluated.by_index or not trained or evaluated.ordinal:
             continue
-        if any(each.same_dataset is None for each in (*trained, evaluated)):
-            continue
-        found += _split(trained, evaluated)
+        if same_dataset([*trained, evaluated]):
+            found += _split(trained, evaluated)
     return found
 
 

@@ -112,22 +112,26 @@ class Pass:
         return list(groups.values())
 
     @cached_property
-    def same_dataset(self) -> bool | None:
-        """Whether an index means the same sample on every rank; None if it cannot be told.
+    def same_dataset(self) -> bool:
+        """Whether it is known that an index means the same sample on every rank."""
+        return same_dataset([self])
 
-        A dataset that was cut by hand has the same indices on every rank; random augmentation gives one sample
-        several contents.
-        """
-        if not self.by_index or self.num_replicas > 1:
-            return True
-        known: dict[int, set[int]] = defaultdict(set)
-        seen: dict[int, int] = defaultdict(int)
-        for each in self.ranks.values():
-            for sample, content in each.firsts.items():
-                known[sample].add(content)
-                seen[sample] += 1
-        shared = [len(known[sample]) == 1 for sample, count in seen.items() if count > 1]
-        return True if any(shared) else None
+
+def same_dataset(passes: list[Pass]) -> bool:
+    """Whether it is known that an index means the same sample on every rank, from passes over one dataset.
+
+    A dataset that was cut by hand has the same indices on every rank; random augmentation gives one sample several
+    contents.
+    """
+    if any(not each.by_index or each.num_replicas > 1 for each in passes):
+        return True
+    contents: dict[int, dict[int, int]] = defaultdict(dict)
+    for each in passes:
+        for rank, one in each.ranks.items():
+            for sample, content in one.firsts.items():
+                contents[sample][rank] = content
+    shared = [set(by_rank.values()) for by_rank in contents.values() if len(by_rank) > 1]
+    return any(len(found) == 1 for found in shared)
 
 
 def passes_of(trial: Trial) -> list[Pass]:

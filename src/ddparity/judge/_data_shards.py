@@ -105,7 +105,7 @@ def _all_alike(one: Pass, shares: Shares, where: str, *, reduces: bool) -> Audit
     text = f"{where}: all {len(one.ranks)} ranks hold the same {shares.total} samples"
     if one.training is False:
         return passed("shards", f"{text}; each evaluates all of them")
-    if one.same_dataset is None:
+    if not one.same_dataset:
         return unsettled("shards", f"{text} by index; their contents differ: cut by hand, or augmented at random")
     if not reduces:
         return passed("shards", f"{text}, and nothing averages their gradients as if they were shares")
@@ -139,7 +139,7 @@ def _overlapping(one: Pass, shares: Shares, where: str) -> Audit:
             error_up_to=round(repeated / shares.total, 6),
             examples=examples(shares.on_several),
         )
-    if one.same_dataset is None:
+    if not one.same_dataset:
         text = f"{where}: {repeated} indices are on several ranks, with other contents"
         return unsettled("shards", f"{text}: cut by hand, or augmented at random")
     missing = "" if shares.missing is None else f", {shares.missing} on none"

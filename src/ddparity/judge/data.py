@@ -7,7 +7,7 @@ evaluation against the control's.
 from ddparity.trace import Trial
 
 from ._data_audit import Audit
-from ._data_eval import evaluations, judge_evaluations
+from ._data_eval import evaluations, judge_evaluations, judge_split
 from ._data_metric import judge_metrics
 from ._data_order import audit_batches, audit_labels, audit_order, audit_split
 from ._data_passes import Pass, passes_of
@@ -42,7 +42,7 @@ def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
     num_metrics, metrics = judge_metrics(control, candidate, held, more)
     audits = audit_trial(candidate.trial)
     alone = [audit.finding for audit in audits if audit.finding is not None and audit.finding.phase is not Phase.EVAL]
-    findings = _in_order([*alone, *findings, *more, *metrics])
+    findings = _in_order([*alone, *findings, *judge_split(candidate), *more, *metrics])
     counts = (num_evaluations, num_metrics)
     return _verdict(steps, counts, audits, findings), findings
 
