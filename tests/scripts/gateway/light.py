@@ -57,7 +57,8 @@ STAY = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time
 class Last:
     """Aborts when the interpreter clears its modules, as gloo's threads do."""
 
-    def __del__(self, abort=os.abort):
+    def __del__(self, abort=os.abort, sleep=time.sleep):
+        sleep(1.0)  # the other ranks come to their end too
         abort()
 
 
