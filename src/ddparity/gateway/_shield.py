@@ -48,7 +48,7 @@ class Shield:
             await _answer(send, *refusal)
             return
         body = _Body(receive, self._settings.max_body_bytes)
-        answer = _Answer(send)
+        answer = _Answer(send, body)
         try:
             await self._app(scope, body.receive, answer.send)
         except TooLarge:
@@ -98,6 +98,11 @@ class _Body:
     def __init__(self, receive: Receive, limit: int) -> None:
         self._receive = receive
         self._left = limit
+        self.limit = limit
+
+    @property
+    def too_large(self) -> bool:
+        return self._left < 0
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -108,13 +113,21 @@ class _Body:
 
 
 class _Answer:
-    """Adds the headers to an answer."""
+    """Adds the headers to an answer, and has the limit of the body go before any other."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, body: _Body) -> None:
         self._send = send
+        self._body = body
+        self._replaced = False
         self.started = False
 
     async def send(self, message: Message) -> None:
+        if self._replaced:
+            return
+        if self._body.too_large and not self.started:  # whatever the route made of it
+            self._replaced = self.started = True
+            await _answer(self._send, 413, _too_large(self._body.limit))
+            return
         if message["type"] == "http.response.start":
             self.started = True
             there = {name.lower() for name, _ in message.get("headers", [])}
