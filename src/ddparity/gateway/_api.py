@@ -1,8 +1,9 @@
 """The calls about jobs."""
 
-from typing import Annotated, Any
+import json
+from typing import Annotated, Any, Literal
 
-from fastapi import APIRouter, Body, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fastapi.responses import HTMLResponse, Response
 from pydantic import ValidationError
 
@@ -25,45 +26,56 @@ ANSWERS: dict[int | str, dict[str, Any]] = {
     401: {"model": ErrorBody, "description": "A token is needed."},
     403: {"model": ErrorBody, "description": "The token does not cover this."},
     404: {"model": ErrorBody, "description": "You have no such job."},
+    413: {"model": ErrorBody, "description": "The body is too large."},
     422: {"model": ErrorBody, "description": "A value cannot be used."},
     429: {"model": ErrorBody, "description": "Too many requests, or too many jobs that wait."},
     500: {"model": ErrorBody, "description": "A fault of the gateway."},
     503: {"model": ErrorBody, "description": "The database cannot be written just now."},
 }
-EXISTS: dict[int | str, dict[str, Any]] = {400: {"model": ErrorBody, "description": "You have a job of that name."}}
+EXISTS: dict[int | str, dict[str, Any]] = {
+    400: {"model": ErrorBody, "description": "You have a job of that name."},
+    415: {"model": ErrorBody, "description": "The body is not JSON."},
+}
 router = APIRouter(prefix="/api/v1/jobs", tags=["jobs"], responses=ANSWERS)
 
 NamedJob = Annotated[str, Path(max_length=1024, description="The job's name.", examples=["digits-1"])]
 _QUERY = ("job_id", "world_size", "batch_size")
-_SHOWN = [state.value for state in State if state is not State.STARTING]
+Shown = Literal["PENDING", "RUNNING", "COMPLETED", "FAILED", "CANCELLED", "LOST"]
+CURSOR = r"^[0-9]{1,12}(\.[0-9]{1,10})?~[0-9a-f]{32}$"
 
 
-def _query_parameter(name: str, schema: dict[str, Any], example: Any) -> dict[str, Any]:
-    return {"name": name, "in": "query", "required": False, "schema": schema, "example": example}
+async def _body(request: Request) -> dict[str, Any]:
+    """Return the JSON object of a request; nothing is an empty one."""
+    data = await request.body()
+    if not data:
+        return {}
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":  # a form of another site could send any other kind
+        raise Refused(415, "The body has to be JSON: Content-Type: application/json")
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Refused(422, "The body is no JSON.") from None
+    if not isinstance(document, dict):
+        raise Refused(422, "The body has to be a JSON object.")
+    return {name: _as_whole(value) for name, value in document.items()}
 
 
-SUBMIT_DOC: dict[str, Any] = {
-    "parameters": [
-        _query_parameter("job_id", {"type": "string"}, "digits-1"),
-        _query_parameter("world_size", {"type": "integer", "minimum": 1, "maximum": 4096}, 2),
-        _query_parameter("batch_size", {"type": "integer", "minimum": 1, "maximum": 65536}, 32),
-    ]
-}
+def _as_whole(value: Any) -> Any:
+    """Return 2 for 2.0: in JSON they are the same number."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
 
 
-@router.post("/submit", response_model=Submitted, responses={**EXISTS}, openapi_extra=SUBMIT_DOC)
+@router.post("/submit", response_model=Submitted, responses={**EXISTS})
 def submit(
-    request: Request,
-    service: TheService,
-    caller: Submitter,
-    body: Annotated[dict[str, Any] | None, Body()] = None,
+    request: Request, service: TheService, caller: Submitter, body: Annotated[dict[str, Any], Depends(_body)]
 ) -> Any:
     """Submit a job.
 
     ``job_id``, ``world_size`` and ``batch_size`` stand in the query or, with anything else that a job may have, in a
     JSON body; the query goes first. With these three alone the job is the shipped digits classifier.
     """
-    given = dict(body or {})
+    given = dict(body)
     for name in _QUERY:
         if (value := request.query_params.get(name)) is not None:
             given[name] = value if name == "job_id" else _whole(value)
@@ -94,30 +106,19 @@ def list_jobs(
     service: TheService,
     caller: Reader,
     owner: Owner,
-    status: Annotated[list[str] | None, Query(description=f"Only jobs with one of: {', '.join(_SHOWN)}.")] = None,
+    status: Annotated[list[Shown] | None, Query(description="Only jobs with one of these.")] = None,
     prefix: Annotated[str, Query(max_length=128, description="Only jobs whose name begins so.")] = "",
     limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    cursor: Annotated[
-        str | None, Query(max_length=100, description="Where to go on: `next` of the page before.")
-    ] = None,
+    cursor: Annotated[str | None, Query(pattern=CURSOR, description="The `next` of the page before.")] = None,
     everybody: Annotated[bool, Query(description="All owners' jobs; needs the scope admin.")] = False,
 ) -> JobPage:
     """List jobs, the newest first."""
     if everybody and not caller.may("admin"):
         raise Refused(403, "Only a token with the scope 'admin' may see everybody's jobs.")
-    states = [state for state in State if state.shown in _states(status or [])]
-    try:
-        page = service.jobs.page(None if everybody else owner, states=states, prefix=prefix, limit=limit, cursor=cursor)
-    except ValueError:
-        raise Refused(422, "cursor: it has to be the `next` of a page.") from None
+    states = [state for state in State if state.shown in (status or [])]
+    who = None if everybody else owner
+    page = service.jobs.page(who, states=states, prefix=prefix, limit=limit, cursor=cursor)
     return JobPage(jobs=[status_of(job, service.folder(job)) for job in page.jobs], next=page.cursor)
-
-
-def _states(words: list[str]) -> set[str]:
-    wrong = [word for word in words if word not in _SHOWN]
-    if wrong:
-        raise Refused(422, f"status: {wrong[0][:40]!r} is none of: {', '.join(_SHOWN)}.")
-    return set(words)
 
 
 @router.post("/{job_id}/cancel", response_model=JobStatus)

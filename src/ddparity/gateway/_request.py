@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 JOB_ID_PATTERN = r"^[A-Za-z0-9_][A-Za-z0-9._:-]{0,127}$"
+"""Other names would need quoting in paths, or be mistaken for options and hidden files."""
 RESERVED = frozenset({"submit", "status"})
 MAX_WORLD_SIZE = 4096
 

@@ -50,6 +50,12 @@ class Service:
         self.dispatcher.stop()
         self.database.close()
 
+    @property
+    def most_slots(self) -> int:
+        """How many slots one job can ever have."""
+        limit = self.settings.max_owner_slots
+        return len(self.declared) if limit is None else min(len(self.declared), limit)
+
     def submit(self, request: JobRequest, owner: str) -> Job:
         """Take a job in.
 
@@ -94,8 +100,6 @@ class Service:
             raise EntryRefused(f"engine {request.engine!r} is not set up here; there is: {', '.join(self.engines)}")
         if request.engine != "local":
             return
-        most = len(self.declared)
-        if self.settings.max_owner_slots is not None:
-            most = min(most, self.settings.max_owner_slots)
-        if request.world_size > most:
-            raise EntryRefused(f"world_size {request.world_size} can never run here: one owner can have {most} slots")
+        if request.world_size > self.most_slots:
+            most = f"one owner can have {self.most_slots} slots"
+            raise EntryRefused(f"world_size {request.world_size} can never run here: {most}")

@@ -9,6 +9,7 @@ from starlette.concurrency import run_in_threadpool
 
 from ddparity.gateway import _api, _health, _log_api
 from ddparity.gateway._errors import install_errors
+from ddparity.gateway._openapi import install_openapi
 from ddparity.gateway._service import Service
 from ddparity.gateway._settings import Settings
 from ddparity.gateway._shield import Shield
@@ -49,6 +50,7 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.num_streams = 0
     app.state.stopping = False
     install_errors(app)
+    install_openapi(app, service)
     for module in (_api, _log_api, _health):
         app.include_router(module.router)
     app.add_middleware(Shield, settings=settings)

@@ -154,7 +154,7 @@ class Client:
         return self._call("GET", f"/api/v1/jobs/{_quoted(job_id)}/verdict")
 
     def jobs(self, **filters: Any) -> Iterator[dict[str, Any]]:
-        """Yield jobs, the newest first; filters as the API has them: ``status``, ``prefix``, ``owner``, ``everybody``."""
+        """Yield jobs, the newest first; filters as the API has them: ``status``, ``prefix``, ``everybody``..."""
         cursor: str | None = None
         while True:
             page = self._call("GET", "/api/v1/jobs", params=filters | ({"cursor": cursor} if cursor else {}))

@@ -131,6 +131,8 @@ class Supervision:
         if attempt.ended_by == "timeout":
             return f"{where}the job ran longer than timeout_s {self._spec.timeout_s:g}"
         told = attempt.error or f"the command ended with exit code {attempt.exit_code}"
+        if phase.name == "gate":
+            told = told.replace("rank 0 ", "the single-device path ", 1)
         if attempt.number:
             told += f" (attempt {attempt.number + 1} of {phase.attempts})"
         return f"{where}{told}"
