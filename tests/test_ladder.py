@@ -38,6 +38,7 @@ def test_every_rung_has_its_command(tmp_path):
     run = "PY -m torch.distributed.run --standalone --nproc-per-node"
     assert commands(made) == {
         (0, 1): "PY train.py --batch-size 32 --accum=1 --dtype float32",
+        (1, 1): "PY train.py --batch-size 32 --accum=1 --dtype float32",
         (2, 1): "PY train.py --batch-size 8 --accum=4 --dtype float32",
         (3, 1): f"{run} 1 train.py --batch-size 32 --accum=1 --dtype float32",
         (4, 2): f"{run} 2 train.py --batch-size 16 --accum=1 --dtype float32",
@@ -48,15 +49,37 @@ def test_every_rung_has_its_command(tmp_path):
 
 
 def test_rungs_without_a_place_in_the_command_are_skipped_with_the_reason(tmp_path):
-    skipped = {r.number: r.skipped for r in rungs_of(spec(tmp_path, nproc=(2,))) if r.skipped}
-    assert skipped[2] == "the command has no {accum}"
-    assert skipped[3] == "--nproc does not list 1"
-    assert skipped[5] == "--nproc lists no more than 2"
-    assert skipped[7] == "the command has no {dtype}"
+    skipped = {r.shown: r.skipped for r in rungs_of(spec(tmp_path, nproc=(2,))) if r.skipped}
+    assert skipped["2"] == "the command has no {accum}"
+    assert skipped["2b"] == "the judge computes it from the ranks' digests; --recipe reruns it"
+    assert skipped["3"] == "--nproc does not list 1"
+    assert skipped["5"] == "--nproc lists no more than 2"
+    assert skipped["6"] == "the command has no {parallel}"
+    assert skipped["7"] == "the command has no {dtype}"
     command = ["train.py", "{dtype}"]
     assert {r.number: r.skipped for r in rungs_of(spec(tmp_path, command=command))}[
         7
     ] == "--dtype names no second dtype"
+
+
+def test_a_recipe_has_a_rung_for_the_arithmetic_of_ranks(tmp_path):
+    found = {r.shown: r for r in rungs_of(spec(tmp_path, command=[], recipe=Path("r.py"), nproc=(1, 2, 4)))}
+    recipe = "-m ddparity.workloads.recipe r.py --batch 32 --accum"
+    assert " ".join(found["2"].command[1:]) == f"{recipe} 4"
+    assert " ".join(found["2b"].command[1:]) == f"{recipe} 1 --as-ranks 2"
+    assert found["2b"].label == "2b"
+    assert "no communication" in found["2b"].meaning
+    with pytest.raises(UsageError, match="--global-batch"):
+        spec(tmp_path, recipe=Path("r.py"))
+
+
+def test_the_target_parallelism_is_the_last_of_the_list(tmp_path):
+    command = ["train.py", "--parallel", "{parallel}"]
+    found = {r.shown: r for r in rungs_of(spec(tmp_path, command=command, nproc=(1, 2), parallel=("ddp", "fsdp")))}
+    assert found["6"].command[-5:] == ["--nproc-per-node", "2", "train.py", "--parallel", "fsdp"]
+    assert found["4"].command[-1] == "ddp"
+    with pytest.raises(UsageError, match="--parallel ddp,fsdp"):
+        rungs_of(spec(tmp_path, command=command))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +156,7 @@ class Fake:
         script = find_script(given.command, Path.cwd())
         facts = TrialFacts(
             id=trial_id, name=given.name, control=given.control, command=given.command, cwd=str(Path.cwd()),
-            steps=given.steps, stop_after_steps=given.stop_after_steps, exit_code=0,
+            steps=given.steps, stop_after_steps=given.stop_after_steps, exit_code=0, dtype=given.dtype,
             env=ladder.allowed_environment(ladder.os.environ),
             status=TrialStatus.COMPLETED, against=self.against, script_sha256=sha256_of(script) if script else None,
         )  # fmt: skip
@@ -196,9 +219,10 @@ def test_a_healthy_climb_goes_to_the_top(train, monkeypatch):
     Fake(monkeypatch)
     said: list[str] = []
     result = ladder.climb(spec(train, **FULL), said.append)
-    assert statuses(result) == dict.fromkeys(["0-1", "2-1", "3-1", "4-2", "5-4"], "PASS")
+    assert statuses(result) == dict.fromkeys(["0-1", "1-1", "2-1", "3-1", "4-2", "5-4"], "PASS")
     assert (result.status, result.stopped_at, result.variable) == ("PASS", None, None)
     changes = {rung.number: (rung.variable, rung.change) for rung in result.rungs if rung.status == "PASS"}
+    assert changes[1] == ("record:dtype", "record:dtype None -> float64")
     assert changes[2] == ("micro_batches", "micro_batches (--batch-size 32 -> 8, --accum 1 -> 4)")
     assert changes[3] == ("launcher", "launcher python -> torchrun")
     assert changes[4] == ("world_size", "world_size 1 -> 2")
@@ -211,6 +235,7 @@ def test_a_healthy_climb_goes_to_the_top(train, monkeypatch):
     ("where", "number", "variable"),
     [
         ("ladder_0", 0, None),
+        ("ladder_1", 1, "record:dtype"),
         ("ladder_2", 2, "micro_batches"),
         ("ladder_3", 3, "launcher"),
         ("ladder_4_nproc2", 4, "world_size"),
@@ -222,7 +247,7 @@ def test_the_climb_stops_at_the_first_rung_that_deviates(train, monkeypatch, whe
     result = ladder.climb(spec(train, **FULL))
     assert (result.status, result.stopped_at, result.variable) == ("DEVIATES", number, variable)
     assert fake.ran[-1] == where.replace("_", "-")
-    assert [s for n, s in statuses(result).items() if int(n[0]) > number] == ["NOT_REACHED"] * (5 - len(fake.ran))
+    assert [s for n, s in statuses(result).items() if int(n[0]) > number] == ["NOT_REACHED"] * (6 - len(fake.ran))
     assert result.next.startswith("ddparity compare ") is (number > 0)
     text = render_ladder(result, " --store x")
     assert f"DEVIATES: stopped at rung {number}, " in text
@@ -269,15 +294,15 @@ def test_a_climb_goes_on_where_it_stopped(train, monkeypatch):
     fake.source = train / "train.py"
     made = spec(train, **FULL)
     ladder.climb(made)
-    assert fake.ran == ["ladder-0", "ladder-2", "ladder-3"]
+    assert fake.ran == ["ladder-0", "ladder-1", "ladder-2", "ladder-3"]
     fake.outcomes = {}
     result = ladder.climb(made)
-    assert fake.ran[3:] == ["ladder-3", "ladder-4-nproc2", "ladder-5-nproc4"]
-    assert [r.reused for r in result.rungs if r.trial] == [True, True, False, False, False]
+    assert fake.ran[4:] == ["ladder-3", "ladder-4-nproc2", "ladder-5-nproc4"]
+    assert [r.reused for r in result.rungs if r.trial] == [True, True, True, False, False, False]
     ladder.climb(made)
-    assert len(fake.ran) == 6, "nothing is left to run"
+    assert len(fake.ran) == 7, "nothing is left to run"
     ladder.climb(spec(train, **FULL, fresh=True))
-    assert len(fake.ran) == 11
+    assert len(fake.ran) == 13
 
 
 @pytest.mark.parametrize("changed", ["script", "imported", "steps", "environment", "folder", "batch"])
@@ -301,14 +326,14 @@ def test_a_rung_runs_again_when_anything_changed(train, monkeypatch, changed):
     else:
         settings["global_batch"] = 64
     ladder.climb(spec(train, nproc=(2,), **settings))
-    assert fake.ran == ["ladder-0", "ladder-4-nproc2"] * 2
+    assert fake.ran == ["ladder-0", "ladder-1", "ladder-4-nproc2"] * 2
 
 
 def test_a_trial_of_unknown_code_is_not_taken(train, monkeypatch):
     fake = Fake(monkeypatch)
     ladder.climb(spec(train, nproc=(2,)))
     ladder.climb(spec(train, nproc=(2,)))
-    assert len(fake.ran) == 4
+    assert len(fake.ran) == 6
 
 
 def test_the_result_is_one_json_document(train, monkeypatch):
@@ -345,6 +370,6 @@ def test_the_table_is_aligned(train, monkeypatch):
     lines = render_ladder(ladder.climb(spec(train, **FULL))).splitlines()
     assert lines[0].split()[:4] == ["RUNG", "STATUS", "SECONDS", "WHAT"]
     assert lines[-1] == "PASS: no rung that was run deviates"
-    starts = {line.index(word) for line, word in zip(lines[1:3], ("one process", "the control"), strict=True)}
+    starts = {line.index(word) for line, word in zip(lines[1:3], ("one process, run", "one process, in"), strict=True)}
     assert len(starts) == 1
     assert all(not line.endswith(" ") for line in itertools.chain(lines))

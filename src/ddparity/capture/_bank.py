@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import data
 
+from ddparity._slicing import cut, join, length_of
+
 from ._around import around
-from ._slicing import cut, join, length_of
 
 if TYPE_CHECKING:
     from ._session import Session

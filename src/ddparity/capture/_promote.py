@@ -30,13 +30,20 @@ _ORIGINAL = "_ddparity_original"
 
 def original(tensor: torch.Tensor) -> torch.Tensor:
     """Return an input as the script made it, before it was promoted or moved: samples are identified by that."""
-    return getattr(tensor, _ORIGINAL, tensor)
+    noted = getattr(tensor, _ORIGINAL, None)
+    if noted is None or noted[1] != _version(tensor):
+        return tensor
+    return noted[0]
 
 
 def replaced(tensor: torch.Tensor, new: torch.Tensor) -> torch.Tensor:
     """Return ``new`` with a note of what it stands for."""
-    setattr(new, _ORIGINAL, original(tensor))
+    setattr(new, _ORIGINAL, (original(tensor), _version(new)))
     return new
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
 
 
 def widen(tensor: torch.Tensor) -> torch.Tensor:
@@ -95,6 +102,12 @@ class Promotion:
 
 
 def _input(tensor: torch.Tensor) -> torch.Tensor:
+    if (
+        tensor.requires_grad and tensor.is_leaf and tensor.dtype in LOW
+    ):  # its gradient is asked for, of this very object
+        before = tensor.detach().clone()
+        widen_in_place(tensor)
+        return replaced(before, tensor)
     wide = widen(tensor)
     return tensor if wide is tensor else replaced(tensor, wide)
 
@@ -110,7 +123,7 @@ class PromotingMode(TorchFunctionMode):
         """Run a function of torch in float64 where float64 takes part in it."""
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in _ATTRIBUTES:
+        if name in _ATTRIBUTES or getattr(func, "__module__", "") == torch.autograd.__name__:
             return func(*args, **kwargs)
         if self._computes and any(self._is_ours(tensor) for tensor in tensors_in((args, kwargs))):
             return _run_wide(func, name, args, kwargs)

@@ -1,5 +1,6 @@
 """``ddparity ladder``: climb from one device to many, one variable a rung, and stop where it deviates."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -21,19 +22,28 @@ _CODES |= {"INCONCLUSIVE": ExitCode.INCONCLUSIVE}
 
 def ladder(
     command: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
             metavar="COMMAND",
-            help="The training script, without a launcher. {local_batch}, {global_batch}, {nproc}, {accum} and {dtype} "
-            "in it are filled in for each rung.",
+            help="The training script, without a launcher. {local_batch}, {global_batch}, {nproc}, {accum}, {dtype} "
+            "and {parallel} in it are filled in for each rung.",
         ),
-    ],
+    ] = None,
     nproc: Annotated[str, typer.Option(metavar="N,N,...", help="Numbers of processes, the target last.")] = "1,2",
     global_batch: Annotated[
         int | None, typer.Option(metavar="B", help="Samples of one step over all processes and micro-batches.")
     ] = None,
     accum: Annotated[int, typer.Option(metavar="K", help="Micro-batches of the rung with micro-batches.")] = 4,
     dtype: Annotated[str, typer.Option(metavar="D[,D]", help="The training's dtype, then the target's.")] = "float32",
+    parallel: Annotated[
+        str, typer.Option(metavar="P,P", help="The parallelism, then the target's, for {parallel}: ddp,fsdp.")
+    ] = "",
+    recipe: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Climb with model(), batch(n), loss(model, batch), optimizer(model) instead."
+        ),
+    ] = None,
     steps: Annotated[str, typer.Option(metavar="K", help="Steps in which tensors are recorded.")] = "3",
     full: Annotated[
         bool, typer.Option("--full", help="Run trainings to their end; otherwise they stop after the recorded steps.")
@@ -57,12 +67,14 @@ def ladder(
     from ddparity.trials._rungs import LadderSpec
 
     spec = LadderSpec(
-        command=command,
+        command=command or [],
         store=Store.resolve(store),
         nproc=_numbers(nproc),
         global_batch=global_batch,
         accum=accum,
-        dtypes=tuple(each.strip() for each in dtype.split(",") if each.strip()),
+        dtypes=_names(dtype),
+        parallel=_names(parallel),
+        recipe=recipe,
         steps=steps,
         full=full,
         timeout_s=timeout,
@@ -75,6 +87,10 @@ def ladder(
     else:
         emit(render_ladder(result, "" if store is None else f" --store {store}"))
     raise typer.Exit(_CODES.get(result.status, ExitCode.PASS))
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(each.strip() for each in text.split(",") if each.strip())
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -90,10 +106,10 @@ def render_ladder(result: "LadderResult", option: str = "") -> str:
     lines = [table(("RUNG", "STATUS", "SECONDS", "WHAT", "AGAINST THE ONE BELOW", "REASON"), rows), ""]
     if result.stopped_at is None:
         return "\n".join([*lines, f"{result.status}: no rung that was run deviates"])
-    lines.append(f"{result.status}: stopped at rung {result.stopped_at}, {_what(result)}")
+    stopped = next(r for r in result.rungs if r.number == result.stopped_at and r.status == result.status)
+    lines.append(f"{result.status}: stopped at rung {stopped.label or stopped.number}, {_what(result)}")
     if result.status == "DEVIATES":
         lines.append(f"  means     {result.meaning}")
-        stopped = next(rung for rung in result.rungs if rung.number == result.stopped_at and rung.status == "DEVIATES")
         lines += _finding(stopped)
     if result.next:
         lines.append(f"  next      {result.next}{option}")
@@ -103,7 +119,7 @@ def render_ladder(result: "LadderResult", option: str = "") -> str:
 def _row(rung: "RungResult") -> list[str]:
     status = f"{_GLYPHS.get(rung.status, '-')} {rung.status.replace('_', ' ')}"
     seconds = "" if rung.trial is None else "reused" if rung.reused else f"{rung.seconds:.1f}"
-    return [str(rung.number), status, seconds, rung.title, plain(rung.change), plain(rung.reason)]
+    return [rung.label or str(rung.number), status, seconds, rung.title, plain(rung.change), plain(rung.reason)]
 
 
 def _what(result: "LadderResult") -> str:

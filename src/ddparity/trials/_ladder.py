@@ -20,7 +20,7 @@ from ddparity.trace._environment import allowed_environment
 from ddparity.trace._schema import TrialFacts, TrialStatus
 from ddparity.trials._facts import find_script, sha256_of
 from ddparity.trials._launch import outcome
-from ddparity.trials._rungs import MEANINGS, LadderSpec, Rung, rungs_of
+from ddparity.trials._rungs import LadderSpec, Rung, rungs_of
 from ddparity.trials._runner import record
 from ddparity.trials._spec import RecordSpec
 from ddparity.trials._store import Store, read_facts
@@ -36,6 +36,7 @@ class RungResult(msgspec.Struct, kw_only=True):
 
     Attributes:
         number: 0 to 7.
+        label: The same as the documentation has it; rung 2b has a number of 2.
         status: PASS, DEVIATES, INCONCLUSIVE, FAILED (the command), INTERRUPTED, SKIPPED or NOT_REACHED.
         reason: Why, in words.
         trial: Id of its trial.
@@ -46,6 +47,7 @@ class RungResult(msgspec.Struct, kw_only=True):
     """
 
     number: int
+    label: str = ""
     title: str
     status: str
     reason: str = ""
@@ -106,12 +108,12 @@ def climb(spec: LadderSpec, say: Callable[[str], None] = lambda _: None) -> Ladd
             results.append(_result(rung, NOT_REACHED))
         else:
             results.append(_run_rung(state, rung))
-    return _answer(state, results)
+    return _answer(state, rungs, results)
 
 
 def _result(rung: Rung, status: str, reason: str = "") -> RungResult:
     shape = {"nproc": rung.nproc, "accum": rung.accum, "dtype": rung.dtype, "command": rung.command}
-    return RungResult(number=rung.number, title=rung.title, status=status, reason=reason, **shape)
+    return RungResult(number=rung.number, label=rung.shown, title=rung.title, status=status, reason=reason, **shape)
 
 
 def _run_rung(state: _Climb, rung: Rung) -> RungResult:
@@ -128,7 +130,8 @@ def _run_rung(state: _Climb, rung: Rung) -> RungResult:
         state.control = folder if result.status == PASS else None
     else:
         _judge(state, rung, facts, folder, result)
-    state.below[rung.number, rung.nproc] = folder
+    if rung.number in (0, 3, 4, 5):  # the ones that others are a change of
+        state.below[rung.number, rung.nproc] = folder
     result.seconds = round(time.monotonic() - started, 2)
     again = "from the store" if reused else f"{result.seconds:.1f} s"
     state.say(f"rung {rung.number}: {result.status} ({again}){f': {result.reason}' if result.reason else ''}")
@@ -143,6 +146,7 @@ def _record_spec(spec: LadderSpec, rung: Rung) -> RecordSpec:
         control=rung.number == 0,
         steps=spec.steps,
         stop_after_steps=spec.stop_after_steps,
+        dtype="float64" if rung.promoted else None,
         timeout_s=spec.timeout_s,
         quiet=True,
     )
@@ -217,7 +221,7 @@ def _rung_below(state: _Climb, rung: Rung) -> Path:
     assert state.control is not None
     if rung.number < 4 or not rung.launched:
         return state.control
-    smaller = [key for key in state.below if key[0] >= 3 and key[1] < rung.nproc]
+    smaller = [key for key in state.below if key[0] >= 3 and key[1] < rung.nproc + (rung.number == 6)]
     return state.below[max(smaller, key=lambda key: key[1])] if smaller else state.control
 
 
@@ -232,7 +236,7 @@ def _change(below: Trial, here: Trial) -> tuple[str | None, str]:
     return ", ".join(names) or None, ", ".join(texts)
 
 
-def _answer(state: _Climb, results: list[RungResult]) -> LadderResult:
+def _answer(state: _Climb, rungs: list[Rung], results: list[RungResult]) -> LadderResult:
     order = (INTERRUPTED, DEVIATES, FAILED, INCONCLUSIVE, PASS)
     status = next((each for each in order if any(result.status == each for result in results)), INCONCLUSIVE)
     stopped = next((result for result in results if result.status in _STOPS), None)
@@ -240,7 +244,7 @@ def _answer(state: _Climb, results: list[RungResult]) -> LadderResult:
     answer = LadderResult(status=status, control=control, rungs=results)
     if stopped is not None:
         answer.stopped_at, answer.variable = stopped.number, stopped.variable
-        answer.meaning = MEANINGS[stopped.number]
+        answer.meaning = next(rung.meaning for rung in rungs if rung.shown == stopped.label)
         if stopped.status == DEVIATES and control is not None:
             answer.next = f"ddparity compare {control} {stopped.trial}"
     return answer
@@ -255,6 +259,7 @@ def _reusable(state: _Climb, rung: Rung) -> TrialFacts | None:
         "command": rung.command,
         "cwd": str(cwd),
         "control": rung.number == 0,
+        "dtype": "float64" if rung.promoted else None,
         "steps": spec.steps,
         "stop_after_steps": spec.stop_after_steps,
         "script_sha256": None if script is None else sha256_of(script),

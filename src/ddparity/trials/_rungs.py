@@ -12,7 +12,7 @@ from ddparity._errors import UsageError
 from ddparity.trace._windows import parse_windows
 from ddparity.trials._store import Store, check_name
 
-PLACEHOLDERS = ("local_batch", "global_batch", "nproc", "accum", "dtype")
+PLACEHOLDERS = ("local_batch", "global_batch", "nproc", "accum", "dtype", "parallel")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _PYTHON = re.compile(r"(?:python|pypy)(?:\d+(?:\.\d+)?)?\Z")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
@@ -28,6 +28,8 @@ MEANINGS = {
     7: "precision",
 }
 """What a deviation at a rung means."""
+MEANS_AS_RANKS = "weighting of the ranks' losses, layers that couple samples: no communication is involved"
+RECIPE = ["-m", "ddparity.workloads.recipe"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +37,14 @@ class LadderSpec:
     """What to climb.
 
     Attributes:
-        command: The training command without a launcher, with placeholders.
+        command: The training command without a launcher, with placeholders; may be empty where there is a recipe.
+        recipe: A file with ``model()``, ``batch(n)``, ``loss(model, batch)``, ``optimizer(model)``, or None.
         store: Where the trials go.
         nproc: Numbers of processes to run.
         global_batch: Samples of a step over all ranks and micro-batches, or None if the command does not say it.
         accum: Micro-batches of rung 2.
         dtypes: The training's dtype, then the target's, if the command has a place for them.
+        parallel: The parallelism up to rung 5, then the target's, if the command has a place for them.
         steps: Steps in which tensors are recorded, as for ``record``.
         full: Run the trainings to their end and do not stop them after the recorded steps.
         timeout_s: Seconds after which a rung's command is ended, or None.
@@ -54,6 +58,8 @@ class LadderSpec:
     global_batch: int | None = None
     accum: int = 4
     dtypes: tuple[str, ...] = ("float32",)
+    parallel: tuple[str, ...] = ()
+    recipe: Path | None = None
     steps: str = "3"
     full: bool = False
     timeout_s: float | None = 600.0
@@ -72,6 +78,11 @@ class LadderSpec:
         if self.accum < 2:
             raise UsageError(
                 f"--accum {self.accum} cannot be used: rung 2 cuts the batch into at least 2 micro-batches."
+            )
+        if self.recipe is not None and (self.command or self.global_batch is None):
+            raise UsageError(
+                "--recipe stands in place of the command and needs --global-batch, as in: "
+                "ddparity ladder --nproc 1,2 --global-batch 32 --recipe recipe.py"
             )
         if not self.dtypes:
             raise UsageError("--dtype needs a name. For example: --dtype float32,bfloat16")
@@ -93,6 +104,9 @@ class Rung:
         accum: Number of micro-batches.
         dtype: The training's dtype.
         launched: Whether it runs under torchrun.
+        as_ranks: Number of ranks whose arithmetic one process repeats.
+        promoted: Whether the recorder promotes it to float64.
+        parallel: The parallelism.
         command: What is run, or empty if it is left out.
         skipped: Why it is left out.
     """
@@ -103,13 +117,26 @@ class Rung:
     accum: int = 1
     dtype: str = ""
     launched: bool = False
+    as_ranks: int = 1
+    promoted: bool = False
+    parallel: str = ""
     command: list[str] = field(default_factory=list)
     skipped: str = ""
 
     @property
     def label(self) -> str:
         """What the trial's name ends with."""
-        return f"{self.number}" + (f"-nproc{self.nproc}" if self.nproc > 1 else "")
+        return self.shown + (f"-nproc{self.nproc}" if self.nproc > 1 else "")
+
+    @property
+    def shown(self) -> str:
+        """The rung's number as the documentation has it: 2b is the arithmetic of ranks in one process."""
+        return f"{self.number}b" if self.as_ranks > 1 else f"{self.number}"
+
+    @property
+    def meaning(self) -> str:
+        """What a deviation here means."""
+        return MEANS_AS_RANKS if self.as_ranks > 1 else MEANINGS[self.number]
 
 
 def rungs_of(spec: LadderSpec) -> list[Rung]:
@@ -122,20 +149,21 @@ def rungs_of(spec: LadderSpec) -> list[Rung]:
     several = sorted({n for n in spec.nproc if n > 2})
     rungs = [
         Rung(number=0, title="one process, run twice: the control"),
-        Rung(number=1, title="the control in float64", skipped="not run by the ladder; the noise floor is the judge's"),
+        Rung(number=1, title="one process, in float64", promoted=True),
         Rung(
             number=2,
             title=f"one process, {spec.accum} micro-batches",
             accum=spec.accum,
             skipped=template.lacks("accum"),
         ),
+        _as_ranks(spec),
         Rung(number=3, title="one process under torchrun", launched=True, skipped=_unlisted(spec, 1)),
         Rung(number=4, title="two processes", nproc=2, launched=True, skipped=_unlisted(spec, 2)),
         *(Rung(number=5, title=f"{n} processes", nproc=n, launched=True) for n in several),
     ]
     if not several:
         rungs.append(Rung(number=5, title="more processes", skipped="--nproc lists no more than 2"))
-    rungs.append(Rung(number=6, title="the target parallelism", skipped="it is another command: record it by itself"))
+    rungs.append(_in_target_parallelism(spec, template))
     rungs.append(_in_target_dtype(spec, template))
     ready = [rung if rung.skipped else template.filled(rung) for rung in rungs]
     template.check_division([rung for rung in ready if not rung.skipped])
@@ -144,6 +172,21 @@ def rungs_of(spec: LadderSpec) -> list[Rung]:
 
 def _unlisted(spec: LadderSpec, nproc: int) -> str:
     return "" if nproc in spec.nproc else f"--nproc does not list {nproc}"
+
+
+def _as_ranks(spec: LadderSpec) -> Rung:
+    num = min((n for n in spec.nproc if n > 1), default=1)
+    lacking = "" if spec.recipe is not None else "the judge computes it from the ranks' digests; --recipe reruns it"
+    title = f"one process, the arithmetic of {num} ranks"
+    return Rung(number=2, title=title, as_ranks=max(num, 2), skipped=lacking or ("" if num > 1 else "one rank only"))
+
+
+def _in_target_parallelism(spec: LadderSpec, template: "_Template") -> Rung:
+    lacking = template.lacks("parallel") or ("" if len(spec.parallel) > 1 else "--parallel names no second one")
+    num = max(spec.nproc)
+    title = "the target parallelism" if lacking else f"{num} processes, {spec.parallel[-1]}"
+    target = spec.parallel[-1] if spec.parallel else ""
+    return Rung(number=6, title=title, nproc=num, launched=True, parallel=target, skipped=lacking)
 
 
 def _in_target_dtype(spec: LadderSpec, template: "_Template") -> Rung:
@@ -157,13 +200,16 @@ class _Template:
 
     def __init__(self, spec: LadderSpec) -> None:
         self._spec = spec
-        self._env, self._python, self._words = _taken_apart(spec.command)
+        recipe = [*RECIPE, str(spec.recipe), "--batch", "{global_batch}", "--accum", "{accum}"]
+        self._env, self._python, self._words = _taken_apart(spec.command if spec.recipe is None else recipe)
         self._used = {name for word in self._words for name in _PLACEHOLDER.findall(word)}
         for name in self._used - set(PLACEHOLDERS):
             near = difflib.get_close_matches(name, PLACEHOLDERS, n=1)
             hint = f" Did you mean {{{near[0]}}}?" if near else ""
             allowed = ", ".join(f"{{{each}}}" for each in PLACEHOLDERS)
             raise UsageError(f"The placeholder {{{name}}} is not known.{hint} Allowed are: {allowed}.")
+        if "parallel" in self._used and not spec.parallel:
+            raise UsageError("The command has {parallel}: name what goes there, for example --parallel ddp,fsdp")
         wanting = self._used & {"local_batch", "global_batch"}
         if wanting and spec.global_batch is None:
             raise UsageError(f"The command has {{{min(wanting)}}}: say how large it is, for example --global-batch 32")
@@ -175,7 +221,8 @@ class _Template:
     def filled(self, rung: Rung) -> Rung:
         """Return the rung with its command."""
         dtype = rung.dtype or self._spec.dtypes[0]
-        values = {"nproc": rung.nproc, "accum": rung.accum, "dtype": dtype}
+        parallel = rung.parallel or next(iter(self._spec.parallel), "")
+        values = {"nproc": rung.nproc, "accum": rung.accum, "dtype": dtype, "parallel": parallel}
         if self._spec.global_batch is not None:
             share = self._spec.global_batch // (rung.nproc * rung.accum)
             values |= {"global_batch": self._spec.global_batch, "local_batch": share}
@@ -185,18 +232,20 @@ class _Template:
             self._python,
             *(launcher if rung.launched else []),
             *(_fill(w, values) for w in self._words),
+            *(["--as-ranks", str(rung.as_ranks)] if rung.as_ranks > 1 else []),
         ]
-        return replace(rung, dtype=dtype, command=command)
+        return replace(rung, dtype=dtype, parallel=parallel, command=command)
 
     def check_division(self, rungs: list[Rung]) -> None:
         """Refuse a global batch that some rung cannot share evenly; name the sizes that all can."""
         batch = self._spec.global_batch
-        if batch is None or "local_batch" not in self._used:
+        if batch is None or not ({"local_batch"} & self._used or self._spec.recipe is not None):
             return
-        bad = next((rung for rung in rungs if batch % (rung.nproc * rung.accum)), None)
+        parts = {rung.shown: rung.nproc * rung.accum * rung.as_ranks for rung in rungs}
+        bad = next((rung for rung in rungs if batch % parts[rung.shown]), None)
         if bad is None:
             return
-        unit = math.lcm(*(rung.nproc * rung.accum for rung in rungs))
+        unit = math.lcm(*parts.values())
         below = batch // unit * unit
         sizes = ", ".join(str(size) for size in (below - unit, below, below + unit, below + 2 * unit) if size > 0)
         what = f"{bad.accum} micro-batches" if bad.accum > 1 else f"{bad.nproc} processes"
