@@ -89,7 +89,7 @@ class Snippets:
 
     def folders(self, name: str) -> list[str]:
         trial = self.out / name
-        return sorted(path.name for path in trial.iterdir()) if trial.exists() else []
+        return sorted(path.name for path in trial.glob("rank-*")) if trial.exists() else []
 
     def __call__(self, name: str, rank: int = 0) -> Recorded:
         """Return what a snippet that ended well recorded without a fault or a word on the terminal."""

@@ -61,8 +61,8 @@ def test_the_runs_can_be_told_apart(both: tuple[Results, Results, Path]) -> None
 
 def test_it_was_recorded(both: tuple[Results, Results, Path]) -> None:
     bare, _, trial = both
-    assert sorted(os.listdir(trial)) == [f"rank-{rank:05d}" for rank in sorted(bare)]
-    for folder in trial.iterdir():
+    assert sorted(os.listdir(trial)) == ["comm", *(f"rank-{rank:05d}" for rank in sorted(bare))]
+    for folder in trial.glob("rank-*"):
         recorded = Recorded(folder)
         assert recorded.facts.status == "FINISHED"
         assert recorded.facts.partial == []

@@ -27,7 +27,7 @@ class Ending:
     def __init__(self, session: "Session") -> None:
         self.session = session
         self._done = False
-        self._exit_code: Any = None
+        self.exit_code: Any = None
 
     def install(self) -> None:
         """Hook into the ways in which a process ends."""
@@ -61,7 +61,7 @@ class Ending:
 
         @functools.wraps(original)
         def leave(code: Any = None, /) -> Any:
-            self._exit_code = code
+            self.exit_code = code
             if code not in (None, 0) and isinstance(error := sys.exc_info()[1], Exception):
                 self._failed(error)
             original(code)
@@ -71,11 +71,12 @@ class Ending:
     @guarded
     def _failed(self, error: BaseException) -> None:
         session = self.session
+        session.comm.raised(error)
         if not session.may_record() or type(error).__module__.startswith(_LAUNCHERS):
             return
         facts = session.writer.facts
         facts.status, facts.error_type = RankStatus.RAISED, type(error).__name__
-        facts.error_at = _facts.stack_of(error)
+        facts.error_at = _facts.user_stack_of(error)
         session.flush()
         session.follow_folder()
         session.writer.write_facts()
@@ -104,8 +105,8 @@ class Ending:
         error = getattr(sys, "last_value", None)
         if isinstance(error, BaseException) and not isinstance(error, SystemExit):
             self._failed(error)
-        elif self._exit_code not in (None, 0):
-            facts.status, facts.error_type = RankStatus.RAISED, f"SystemExit({self._exit_code!r:.40})"
+        elif self.exit_code not in (None, 0):
+            facts.status, facts.error_type = RankStatus.RAISED, f"SystemExit({self.exit_code!r:.40})"
 
     @guarded
     def _last_words(self) -> None:

@@ -21,6 +21,7 @@ from ._fingerprint import fingerprint
 
 _LIBRARIES = ("torch", "numpy", "ddparity", "lightning", "transformers", "accelerate", "deepspeed", "torchvision")
 
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _LOCAL_RANKS = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "SLURM_LOCALID")
 _WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
@@ -99,6 +100,11 @@ def stack_of(error: BaseException) -> list[str]:
     """Return ``file:line in function`` for each frame of an error, innermost last, without locals."""
     frames = traceback.extract_tb(error.__traceback__)
     return [f"{frame.filename}:{frame.lineno} in {frame.name}" for frame in frames]
+
+
+def user_stack_of(error: BaseException) -> list[str]:
+    """Return the same without the frames of the recorder itself."""
+    return [frame for frame in stack_of(error) if not frame.startswith(_OWN)]
 
 
 def _short_hash(data: bytes) -> str:

@@ -6,6 +6,8 @@ import torch
 from torch import nn
 from torch.nn.modules import module as hooks
 
+from ddparity.trace._ring_format import Kind
+
 from ._batch import Batch, named_tensors
 from ._callers import CHECKPOINT, LOADER, called_from, keywords
 from ._guard import guarded, hidden, in_backward, is_plain
@@ -162,6 +164,7 @@ class ForwardWatch:
                 if tensor is not None and is_plain(tensor):
                     self.session.batches.came_from(tensor, batch)
         if not self._stack:
+            self.session.comm.ends(Kind.FORWARD)
             self.models.after_call()
 
     # -- the call of a model ------------------------------------------------------------------------------------------
@@ -172,6 +175,7 @@ class ForwardWatch:
         if with_gradients:
             self.called = True
             session.claim_thread(module)
+            session.comm.begins(Kind.FORWARD)
         session.registry.called_as_root(module)
         self.models.called(module)
         batch = self._batch_of(module, args, kwargs, with_gradients=with_gradients)

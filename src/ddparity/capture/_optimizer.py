@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from torch.optim import optimizer as torch_optimizer
 
 from ddparity.trace import Event, Site
+from ddparity.trace._ring_format import Kind
 
 from ._closure import Closure, closure_of, replace_closure
 from ._guard import guarded, hidden, in_backward
@@ -93,6 +94,8 @@ class OptimizerWatch:
             return False
         if self._rounds.before(optimizer):
             self._end_round()
+        session.comm.reading(parameters_of(optimizer))
+        session.comm.begins(Kind.OPTIMIZER)
         self._look_at(optimizer)
         if not with_closure:
             self._given(optimizer)
@@ -125,6 +128,7 @@ class OptimizerWatch:
                 self._rounds.inner(optimizer)
             return
         self.num_steps += 1
+        session.comm.ends(Kind.OPTIMIZER)
         if session.recording:
             self._record_parameters(optimizer)
         if self._rounds.after(optimizer):

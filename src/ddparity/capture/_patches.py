@@ -7,6 +7,7 @@ import torch
 from torch.nn.utils import clip_grad
 
 from ddparity.trace import Event
+from ddparity.trace._ring_format import Kind
 
 from ._around import around
 from ._guard import guarded, hidden, in_backward, is_plain
@@ -25,7 +26,7 @@ class Patches:
     def install(self) -> None:
         """Put the wrappers in place, at the end of ``import torch`` and before anybody imports names from it."""
         # Both torch.autograd.backward and torch.autograd.grad end here, from wherever somebody has imported them.
-        around(torch.autograd, "_engine_run_backward", before=self._backward)
+        around(torch.autograd, "_engine_run_backward", before=self._backward, after=self._after_backward)
         for name in ("clip_grad_norm_", "clip_grad_value_", "clip_grads_with_norm_"):
             self._patch_clip(name)
         scaler = torch.amp.GradScaler
@@ -45,6 +46,8 @@ class Patches:
     @guarded
     def _backward(self, roots: Any, *args: Any, accumulate_grad: bool = False, **kwargs: Any) -> None:
         session = self.session
+        if not in_backward() and session.on_training_thread():
+            session.comm.begins(Kind.BACKWARD)
         if in_backward() or not session.recording or not session.may_record() or not session.on_training_thread():
             return
         if (reason := hidden()) is not None:
@@ -65,6 +68,11 @@ class Patches:
         )
         session.backwards += 1
         session.flush()
+
+    @guarded
+    def _after_backward(self, result: Any, *args: Any, **kwargs: Any) -> None:
+        if not in_backward():
+            self.session.comm.ends(Kind.BACKWARD)
 
     @guarded
     def _before_clip(self, parameters: Any, *args: Any, **kwargs: Any) -> None:

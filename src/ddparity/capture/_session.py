@@ -22,6 +22,7 @@ from ddparity.trace._windows import parse_windows
 
 from . import _facts
 from ._batch import Batches
+from ._comm import CommWatch
 from ._ending import Ending
 from ._guard import guarded
 from ._names import Registry
@@ -56,7 +57,8 @@ class Session:
         self.ending = Ending(self)
         self._windows = parse_windows(config.steps)
         self._length = max(stop - start for start, stop in self._windows)
-        self._pid = os.getpid()
+        self.pid = os.getpid()
+        self.comm = CommWatch(self)
         self.feeder: Callable[[Any], Any] | None = None
         self._begin()
 
@@ -104,6 +106,7 @@ class Session:
         self.patches.install()
         self.loaders.install()
         self.metrics.install()
+        self.comm.install()
         self.ending.install()
 
     def forked(self) -> None:
@@ -116,7 +119,8 @@ class Session:
         self._begin()
         self.dead = was_dead or (was_training and joined)
         self.worker = was_training
-        self._pid = os.getpid()
+        self.pid = os.getpid()
+        self.comm.forked()
         self.gradients.detach()
         self.gradients.new_step()
         self.forward.forked()
@@ -245,6 +249,7 @@ class Session:
         self.rank, self.world_size, facts = _facts.rank_facts(self.config)
         folder = Path(self.config.trial_dir) / f"rank-{self.rank:05d}"
         self._flushed = time.monotonic()
+        self.comm.open(self.rank, self.world_size)
         self.ending.opened()
         try:
             return RankWriter(folder, facts)
@@ -265,6 +270,7 @@ class Session:
     def end_step(self) -> None:
         """Close a training step: all trainable parameters that optimizers hold have been updated."""
         self.writer.event(Event.STEP, step=self.step)
+        self.comm.step_ends()
         if self.recording or time.monotonic() - self._flushed > _FLUSH_SECONDS:
             self.flush()
         self.step += 1

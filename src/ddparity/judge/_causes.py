@@ -1,7 +1,7 @@
 """Causes: a stable code, what it means, and what to do. A cause is claimed only where its relation was measured.
 
-The texts stand in ``_causes_until_loss.py``, ``_causes_data.py`` and ``_causes_after_loss.py``; ``make cause-pages``
-makes ``docs/causes`` of them.
+The texts stand in the ``_causes_*.py`` beside this; ``make cause-pages`` makes ``docs/causes``
+of them.
 """
 
 import difflib
@@ -10,13 +10,14 @@ from ddparity._errors import UsageError
 
 from ._cause import KnownCause
 from ._causes_after_loss import AFTER_LOSS
+from ._causes_communication import COMMUNICATION
 from ._causes_data import DATA
 from ._causes_until_loss import AT_START, UNTIL_LOSS
 from ._verdict import Cause
 
 PROVED, LIKELY, UNEXPLAINED = "proved", "likely", "unexplained"
 
-CAUSES = {known.code: known for known in (*AT_START, *DATA, *UNTIL_LOSS, *AFTER_LOSS)}
+CAUSES = {known.code: known for known in (*AT_START, *DATA, *UNTIL_LOSS, *AFTER_LOSS, *COMMUNICATION)}
 """Every cause by its code, in the order of computation."""
 
 

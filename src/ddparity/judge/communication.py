@@ -1,10 +1,146 @@
-"""The communication layer: not examined yet, and it says so."""
+"""The communication layer: what every rank asked for, who is late, who is missing.
 
+It looks at the candidate's own ranks; the control says only how fast a single device is.
+"""
+
+from typing import Any
+
+from ddparity._errors import TraceError
+from ddparity.trace import TrialStatus
+from ddparity.trace._ring_format import ProcessStatus
+
+from . import _comm_ends, _comm_launch
+from ._comm_finding import finding, where_now
+from ._comm_match import Divergence, compare_group
+from ._comm_misuse import misuse
+from ._comm_pace import straggler, throughput
+from ._comm_run import CommRun, load_comm
 from ._run import Run
 from ._verdict import Finding, LayerVerdict, Status
 
+_MAX_FINDINGS = 40
+
 
 def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
-    """Return NOT_TESTED: collectives are not recorded yet, only what they did to gradients (the numerics layer)."""
-    del control, candidate
-    return LayerVerdict(status=Status.NOT_TESTED, reason="collectives are not recorded yet"), []
+    """Compare the calls of the candidate's ranks with each other, and say how each rank ended."""
+    del control
+    try:
+        run = load_comm(candidate.trial.folder)
+    except TraceError as error:
+        return LayerVerdict(status=Status.INCONCLUSIVE, reason=str(error)), []
+    if not any(member.init() for member in run.members.values()):
+        return LayerVerdict(status=Status.NOT_TESTED, reason="no process group was made"), []
+    checked, found = examine(run, status=candidate.trial.facts.status)
+    if found:
+        first = found[0]
+        at = "" if first.step is None else f"step {first.step}, "
+        reason = f"first deviation: {at}{first.phase.value}, {first.name}"
+        return LayerVerdict(status=Status.DEVIATES, checked=checked, reason=reason), found[:_MAX_FINDINGS]
+    reason = _inconclusive(run, checked)
+    if reason:
+        return LayerVerdict(status=Status.INCONCLUSIVE, checked=checked, reason=reason), []
+    return LayerVerdict(status=Status.PASS, checked=checked, reason=_passed(run, checked)), []
+
+
+def examine(run: CommRun, *, status: TrialStatus) -> tuple[int, list[Finding]]:
+    """Return how many calls were compared and what was found, the root first."""
+    started = _comm_launch.launch(run)
+    made = list(_comm_launch.new_groups(run))
+    checked, divergences = _divergences(run)
+    met = [each for each in divergences if each.code != "collective.missing"]
+    alone = [each for each in divergences if each.code == "collective.missing"]
+    ended_well = status is TrialStatus.COMPLETED
+    timed = [(_time(run, each), [_comm_ends.mismatch(run, each)]) for each in met]
+    reducer = _comm_ends.reducer_errors(run)
+    if reducer:
+        timed.append((_first_error(run), reducer))
+    deaths = _comm_ends.own_deaths(run)
+    if deaths and not reducer and status is not TrialStatus.INTERRUPTED:
+        timed.append((_first_death(run, deaths[0]), deaths))
+    timed.sort(key=lambda pair: pair[0])
+    found = [*started, *made, *(each for _, findings in timed for each in findings)]
+    waits = [_comm_ends.absence(run, each) for each in alone] if not ended_well or not _excused(run) else []
+    found += waits
+    if not started:
+        found += misuse(run)
+    if not found and not ended_well:
+        found += _aborted(run)
+    if not found:
+        found += straggler(run)
+    return checked, found
+
+
+def _divergences(run: CommRun) -> tuple[int, list[Divergence]]:
+    """Compare every group; the divergences come in the order of time."""
+    checked = 0
+    found: list[Divergence] = []
+    for group in run.groups.values():
+        count, divergence = compare_group(group, run)
+        checked += count
+        if divergence is not None and divergence.calls:
+            found.append(divergence)
+    return checked, sorted(found, key=lambda each: _time(run, each))
+
+
+def _time(run: CommRun, divergence: Divergence) -> float:
+    return max(run.members[rank].ring.wall(call.entered) for rank, call in divergence.calls.items())
+
+
+def _first_error(run: CommRun) -> float:
+    return min(error.time for member in run.members.values() for error in member.errors)
+
+
+def _first_death(run: CommRun, first: Finding) -> float:
+    member = run.members[(first.ranks or [0])[0]]
+    error = member.error
+    return error.time if error is not None and first.cause.code == "rank.raised" else member.last_seen
+
+
+def _excused(run: CommRun) -> bool:
+    """Whether unequal numbers of calls say nothing: the recorder of some rank was switched off or its ring ran over."""
+    return any(member.ring.num_lost for member in run.members.values())
+
+
+def _aborted(run: CommRun) -> list[Finding]:
+    """A signal that no call explains; gloo is known to abort after the work was done, and that is none."""
+    for rank, member in sorted(run.members.items()):
+        if member.killed and member.ring.status is ProcessStatus.RUNNING:
+            return [
+                finding(
+                    "rank.killed",
+                    name=f"rank:{rank}",
+                    step=_comm_ends.death_step(member),
+                    ranks=[rank],
+                    evidence={
+                        "died": member.describe(),
+                        "at": member.position,
+                        "others": {f"rank {m.rank}": where_now(m) for m in run.members.values() if m.rank != rank},
+                    },
+                )
+            ]
+    return []
+
+
+def _inconclusive(run: CommRun, checked: int) -> str:
+    if run.missing:
+        return f"no ring of rank {', '.join(map(str, run.missing[:8]))}"
+    if len(run.members) < 2:
+        return "one rank alone: nobody to compare its calls with"
+    if not checked:
+        return "no collective call was recorded on two ranks of a group"
+    return ""
+
+
+def _passed(run: CommRun, checked: int) -> str:
+    groups = sum(1 for group in run.groups.values() if any(group.calls.values()))
+    reason = f"{checked} calls of {groups} group{'' if groups == 1 else 's'} agree over {len(run.members)} ranks"
+    hosts = set(run.hosts().values())
+    return f"{reason} on {len(hosts)} hosts" if len(hosts) > 1 else reason
+
+
+def pace(control: Run, candidate: Run) -> dict[str, Any]:
+    """Return where the time of the candidate's training steps goes, by rank; empty where it is not known."""
+    try:
+        return throughput(load_comm(candidate.trial.folder), load_comm(control.trial.folder))
+    except TraceError:
+        return {}

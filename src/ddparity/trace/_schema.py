@@ -199,3 +199,5 @@ class CaptureConfig(msgspec.Struct, kw_only=True):
     """Whether others will be held against this trial: it keeps what they need to find their place in it."""
     against: str | None = None
     """Folder of the control that this trial will be held against, if one is known already."""
+    hang_after_s: float = 60.0
+    """Quiet for longer than this, a process writes down where its threads stand."""

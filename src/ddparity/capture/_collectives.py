@@ -1,0 +1,159 @@
+"""A process group that writes down every call and hands it on unchanged, and the handles it gives out."""
+
+import sys
+import time
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from ddparity.trace._ring_format import LAUNCHED, Kind
+
+from ._signatures import SIGNATURES, Signature
+
+if TYPE_CHECKING:
+    from ._comm import CommWatch
+
+_now = time.monotonic_ns
+
+
+class RecordedWork(dist.Work):
+    """The handle of a call that Python code launched: the backend's own, and a note of who waited for it and when."""
+
+    def __init__(self, inner: Any, watch: "CommWatch", at: int, serial: int, tensors: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._inner = inner
+        self._watch = watch
+        self._at = at
+        self._serial = serial
+        self._handled = False
+        self._tensors = tensors
+        self._versions = [_version(tensor) for tensor in tensors]
+
+    def wait(self, *args: Any, **kwargs: Any) -> Any:
+        """Wait as the backend does."""
+        begin = _now()
+        try:
+            result = self._inner.wait(*args, **kwargs)
+        except Exception as error:
+            self._watch.failed(self._at, self._serial, error, begin)
+            self._let_go()
+            raise
+        overwritten = any(_version(t) != v for t, v in zip(self._tensors, self._versions, strict=True))
+        self._watch.waited(self._at, self._serial, begin, overwritten=overwritten and not self._handled)
+        self._let_go()
+        return result
+
+    def is_completed(self) -> bool:
+        """Ask as one asks the backend; a yes is as good as a wait."""
+        done = self._inner.is_completed()
+        if done and not self._handled:
+            self._watch.polled(self._at, self._serial)
+            self._let_go()
+        return done
+
+    def get_future(self) -> Any:
+        """Return the backend's future; whoever has it may wait for it unseen."""
+        self._watch.polled(self._at, self._serial)
+        self._let_go()
+        return self._inner.get_future()
+
+    def _let_go(self) -> None:
+        self._handled = True
+        self._tensors = []
+        self._versions = []
+
+    def __del__(self) -> None:
+        if not getattr(self, "_handled", True):
+            overwritten = any(_version(t) != v for t, v in zip(self._tensors, self._versions, strict=True))
+            self._watch.dropped(self._at, self._serial, self._inner, overwritten=overwritten)
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return -1 if tensor.is_inference() else tensor._version
+
+
+def _delegated(name: str) -> Callable[..., Any]:
+    def call(self: RecordedWork, *args: Any, **kwargs: Any) -> Any:
+        return getattr(self._inner, name)(*args, **kwargs)
+
+    call.__name__ = name
+    return call
+
+
+for _name in (
+    "is_success",
+    "exception",
+    "result",
+    "source_rank",
+    "_source_rank",
+    "synchronize",
+    "get_future_result",
+    "block_current_stream",
+    "_get_duration",
+    "_get_op_type",
+):
+    if hasattr(dist.Work, _name):
+        setattr(RecordedWork, _name, _delegated(_name))
+
+
+class RecordedGroup(dist.ProcessGroup):
+    """Stands where the process group stood; the backends are the same objects.
+
+    What is not overridden here is done by torch's own class on these backends, unrecorded.
+    """
+
+    def __init__(self, inner: Any, watch: "CommWatch", label: str) -> None:
+        super().__init__(inner.rank(), inner.size())  # pyrefly: ignore[missing-argument]
+        self.inner = inner
+        self.watch = watch
+        self.label = label
+        self.num_calls = 0
+        self.num_transfers = 0
+        self.chain = 0
+
+    def getBackendName(self) -> str:  # noqa: N802 - the name that C++ looks up
+        """Return the name of the backend, as the group itself would."""
+        return self.inner.name()
+
+    def get_group_store(self) -> Any:
+        """Return the group's store."""
+        return self.inner.get_group_store()
+
+
+def _recorded(name: str, signature: Signature) -> Callable[..., Any]:
+    def call(self: RecordedGroup, /, *args: Any, **kwargs: Any) -> Any:
+        inner = getattr(self.inner, name)
+        watch = self.watch
+        frame = sys._getframe(0).f_back
+        direct = frame is not None and name in frame.f_code.co_names
+        noted = watch.entered(self, signature, args, kwargs, frame, direct=direct)
+        if noted is None:
+            return inner(*args, **kwargs)
+        ring, at, serial, described = noted
+        try:
+            work = inner(*args, **kwargs)
+        except Exception as error:
+            watch.failed(at, serial, error, 0)
+            raise
+        if ring.serial(at) == serial:
+            ring.stamp(at, LAUNCHED, _now())
+        if work is None:
+            watch.completed(at, serial)
+            return None
+        if not direct:
+            watch.native(at, serial)
+            return work
+        if described.is_async and described.written and signature.kind is not Kind.SEND:
+            watch.pending[serial] = weakref.ref(described.written[0])
+        return RecordedWork(work, watch, at, serial, described.sent)
+
+    call.__name__ = name
+    return call
+
+
+for _name, _signature in SIGNATURES.items():
+    if hasattr(dist.ProcessGroup, _name):
+        setattr(RecordedGroup, _name, _recorded(_name, _signature))

@@ -1,0 +1,174 @@
+"""What each method of a process group is called with: the tensors, root and reduce op of a call."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from ddparity.trace._ring_format import REDUCE_OPS, Kind
+
+_REDUCE_NAMES = {name: number for number, name in enumerate(REDUCE_OPS)}
+_reduce_cache: dict[str, int] = {}
+
+
+class Described(NamedTuple):
+    """A call: what is compared over the ranks, what it writes, and how.
+
+    Attributes:
+        sent: Tensors whose shapes every rank must agree on.
+        written: Tensors that hold the result on this rank.
+        root: Root or peer, a rank of the group, or -1.
+        reduce_op: Number in ``REDUCE_OPS``.
+        is_async: Whether the caller gets a handle.
+        tag: Of a point-to-point call.
+        uneven: Whether shapes may differ over the ranks.
+    """
+
+    sent: list[torch.Tensor]
+    written: list[torch.Tensor]
+    root: int = -1
+    reduce_op: int = 0
+    is_async: bool = False
+    tag: int = 0
+    uneven: bool = False
+
+
+class Signature(NamedTuple):
+    """The kind of a method, and how to read its arguments."""
+
+    kind: Kind
+    describe: Callable[[tuple[Any, ...], dict[str, Any], int], Described]
+
+
+def _list(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [item for item in value if isinstance(item, torch.Tensor)]
+
+
+def _flat(value: Any) -> list[torch.Tensor]:
+    if value is None:  # a gather, on a rank that is not its root
+        return []
+    if isinstance(value, torch.Tensor):
+        return [value]
+    found: list[torch.Tensor] = []
+    for item in value:
+        found += [item] if isinstance(item, torch.Tensor) else _list(item)
+    return found
+
+
+def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], index: int, *names: str) -> Any:
+    if len(args) > index:
+        return args[index]
+    return next((kwargs[name] for name in names if name in kwargs), None)
+
+
+def _reduce_op(options: Any) -> int:
+    op = getattr(options, "reduceOp", options)
+    if op is None:
+        return _REDUCE_NAMES["sum"]
+    text = str(getattr(op, "op", op))
+    number = _reduce_cache.get(text)
+    if number is None:
+        name = text.rpartition(".")[2].rstrip(">").partition(":")[0].lower()
+        number = _reduce_cache[text] = _REDUCE_NAMES.get(name, _REDUCE_NAMES["other"])
+    return number
+
+
+def _is_async(options: Any) -> bool:
+    return bool(getattr(options, "asyncOp", False))
+
+
+def _in_place(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
+    tensors = _list(_argument(args, kwargs, 0, "tensors", "tensor"))
+    options = _argument(args, kwargs, 1, "opts", "op")
+    return Described(tensors, tensors, -1, _reduce_op(options), _is_async(options))
+
+
+def _rooted(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
+    tensors = _list(_argument(args, kwargs, 0, "tensors", "tensor"))
+    options = _argument(args, kwargs, 1, "opts", "root")
+    root = int(getattr(options, "rootRank", options if isinstance(options, int) else 0))
+    return Described(tensors, [] if root == rank else tensors, root, 0, _is_async(options))
+
+
+def _reduced(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
+    found = _rooted(args, kwargs, rank)
+    options = _argument(args, kwargs, 1, "opts")
+    written = found.sent if found.root == rank else []
+    return found._replace(written=written, reduce_op=_reduce_op(getattr(options, "reduceOp", None)))
+
+
+def _gathered(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
+    outputs = _flat(_argument(args, kwargs, 0, "output_tensors", "output_lists", "output", "outputs"))
+    inputs = _flat(_argument(args, kwargs, 1, "input_tensors", "input_list", "input", "inputs", "input_tensor"))
+    options = _argument(args, kwargs, 2, "opts")
+    uneven = len({t.shape for t in outputs}) > 1 and len(outputs) > len(inputs)
+    root = getattr(options, "rootRank", None)
+    return Described(inputs, outputs, -1 if root is None else int(root), 0, _is_async(options), uneven=uneven)
+
+
+def _scattered(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
+    outputs = _flat(_argument(args, kwargs, 0, "output_tensors", "output_tensor"))
+    options = _argument(args, kwargs, 2, "opts", "root")
+    root = int(getattr(options, "rootRank", options if isinstance(options, int) else 0))
+    return Described(outputs, outputs, root, 0, _is_async(options))
+
+
+def _reduce_scattered(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
+    outputs = _flat(_argument(args, kwargs, 0, "output_tensors", "outputTensor", "output", "outputs"))
+    inputs = _flat(_argument(args, kwargs, 1, "input_tensors", "inputTensor", "input", "inputs"))
+    options = _argument(args, kwargs, 2, "opts", "op")
+    uneven = len({t.shape for t in inputs}) > 1 and len(inputs) > len(outputs)
+    return Described(inputs, outputs, -1, _reduce_op(options), _is_async(options), uneven=uneven)
+
+
+def _exchanged(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
+    outputs = _flat(_argument(args, kwargs, 0, "output_tensors", "output"))
+    inputs = _flat(_argument(args, kwargs, 1, "input_tensors", "input"))
+    options = args[-1] if args and hasattr(args[-1], "asyncOp") else kwargs.get("opts")
+    return Described(inputs, outputs, -1, 0, _is_async(options), uneven=True)
+
+
+def _nothing(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
+    return Described([], [], is_async=_is_async(_argument(args, kwargs, 0, "opts")))
+
+
+def _sent(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
+    tensors = _list(_argument(args, kwargs, 0, "tensors"))
+    peer, tag = _argument(args, kwargs, 1, "dstRank", "srcRank"), _argument(args, kwargs, 2, "tag")
+    return Described(tensors, tensors, int(peer), 0, is_async=True, tag=int(tag or 0))
+
+
+def _received_from_anybody(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
+    tag = _argument(args, kwargs, 1, "tag")
+    return Described(_list(args[0]), _list(args[0]), -1, 0, is_async=True, tag=int(tag or 0))
+
+
+SIGNATURES = {
+    "allreduce": Signature(Kind.ALL_REDUCE, _in_place),
+    "allreduce_coalesced": Signature(Kind.ALL_REDUCE, _in_place),
+    "broadcast": Signature(Kind.BROADCAST, _rooted),
+    "reduce": Signature(Kind.REDUCE, _reduced),
+    "allgather": Signature(Kind.ALL_GATHER, _gathered),
+    "_allgather_base": Signature(Kind.ALL_GATHER, _gathered),
+    "all_gather_single": Signature(Kind.ALL_GATHER, _gathered),
+    "allgather_coalesced": Signature(Kind.ALL_GATHER, _gathered),
+    "allgather_into_tensor_coalesced": Signature(Kind.ALL_GATHER, _gathered),
+    "all_gather_single_coalesced": Signature(Kind.ALL_GATHER, _gathered),
+    "gather": Signature(Kind.GATHER, _gathered),
+    "scatter": Signature(Kind.SCATTER, _scattered),
+    "reduce_scatter": Signature(Kind.REDUCE_SCATTER, _reduce_scattered),
+    "_reduce_scatter_base": Signature(Kind.REDUCE_SCATTER, _reduce_scattered),
+    "reduce_scatter_single": Signature(Kind.REDUCE_SCATTER, _reduce_scattered),
+    "reduce_scatter_tensor_coalesced": Signature(Kind.REDUCE_SCATTER, _reduce_scattered),
+    "reduce_scatter_single_coalesced": Signature(Kind.REDUCE_SCATTER, _reduce_scattered),
+    "alltoall": Signature(Kind.ALL_TO_ALL, _exchanged),
+    "alltoall_base": Signature(Kind.ALL_TO_ALL, _exchanged),
+    "all_to_all_single": Signature(Kind.ALL_TO_ALL, _exchanged),
+    "barrier": Signature(Kind.BARRIER, _nothing),
+    "send": Signature(Kind.SEND, _sent),
+    "recv": Signature(Kind.RECV, _sent),
+    "recv_anysource": Signature(Kind.RECV, _received_from_anybody),
+}
+"""Method of a process group -> what it is."""

@@ -1,0 +1,119 @@
+"""Where the user's code stands: the frames of a stack that are neither torch's nor ddparity's, with their loops."""
+
+import dis
+import functools
+import os
+import sys
+import sysconfig
+from types import CodeType, FrameType
+
+import torch
+
+_TORCH = os.path.dirname(torch.__file__) + os.sep
+_OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
+_C10D = ("distributed_c10d.py", "c10d_logger.py", "_functional_collectives.py", "_ops.py")
+_SITE = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
+_MAX_USER, _MAX_WALK = 12, 100
+_ANY, _USER, _LIBRARY, _PLUMBING = 0, 1, 2, 3
+
+
+class Stacks:
+    """Turns stacks into texts, each only once: a call that comes back costs a look into a dictionary a frame."""
+
+    def __init__(self) -> None:
+        self._codes: dict[int, tuple[CodeType, int, str]] = {}
+        self._texts: dict[tuple[int, ...], str] = {}
+
+    def of(self, frame: FrameType | None) -> tuple[str, str]:
+        """Return the user's frames, innermost first, one a line, and the frame of torch's that is next to the call."""
+        key: list[int] = []
+        origin = ""
+        codes = self._codes
+        for _ in range(_MAX_WALK):
+            if frame is None or len(key) >= 2 * _MAX_USER:
+                break
+            code = frame.f_code
+            known = codes.get(id(code)) or self._look_at(code)
+            if known[1] == _USER:
+                key += (id(code), frame.f_lasti)
+            elif known[1] == _LIBRARY and not origin and not key:
+                origin = known[2]
+            frame = frame.f_back
+        found = tuple(key)
+        text = self._texts.get(found)
+        if text is None:
+            frames = zip(found[::2], found[1::2], strict=True)
+            text = self._texts[found] = "\n".join(_frame_text(codes[code][0], at) for code, at in frames)
+        return text, origin
+
+    def uncached(self, frame: FrameType | None) -> list[str]:
+        """Return the user's frames, innermost first; for stacks that may stand anywhere, so that none is kept."""
+        found: list[str] = []
+        while frame is not None and len(found) < _MAX_USER:
+            code = frame.f_code
+            if (self._codes.get(id(code)) or self._look_at(code))[1] == _USER:
+                found.append(_frame_text(code, frame.f_lasti))
+            frame = frame.f_back
+        return found
+
+    def _look_at(self, code: CodeType) -> tuple[CodeType, int, str]:
+        known = self._codes[id(code)] = (code, _kind_of(code.co_filename), _short(code))
+        return known
+
+
+def caller(depth: int) -> FrameType | None:
+    """Return the frame ``depth`` above the caller's."""
+    try:
+        return sys._getframe(depth + 1)
+    except ValueError:
+        return None
+
+
+def full_stack(frame: FrameType | None, limit: int = 40) -> list[str]:
+    """Return every frame of a stack as ``file:line in function``, innermost first, without locals."""
+    found: list[str] = []
+    while frame is not None and len(found) < limit:
+        found.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
+        frame = frame.f_back
+    return found
+
+
+def _kind_of(path: str) -> int:
+    if path.startswith(_TORCH):
+        return _PLUMBING if path.endswith(_C10D) else _LIBRARY
+    if path.startswith((_OWN, "<frozen")):
+        return _PLUMBING
+    if path.startswith(_STDLIB) and not any(part in path for part in _SITE):
+        return _PLUMBING
+    return _USER
+
+
+def _short(code: CodeType) -> str:
+    path = code.co_filename
+    return f"{path.removeprefix(_TORCH)}:{code.co_name}"
+
+
+def _frame_text(code: CodeType, at: int) -> str:
+    line = _line_of(code, at)
+    around = list(dict.fromkeys(line for start, end, line in _loops_of(code) if start <= at <= end))
+    text = f"{code.co_filename}:{line} in {code.co_name}"
+    return f"{text} @{','.join(map(str, around))}" if around else text
+
+
+def _line_of(code: CodeType, at: int) -> int:
+    found = code.co_firstlineno
+    for start, end, line in code.co_lines():
+        if start <= at < end and line is not None:
+            found = line
+    return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _loops_of(code: CodeType) -> list[tuple[int, int, int]]:
+    """Return the loops of a function, outermost first, as first and last instruction and line: backward jumps."""
+    ends: dict[int, int] = {}
+    for step in dis.get_instructions(code):
+        if step.opname.startswith(("JUMP_BACKWARD", "POP_JUMP_BACKWARD")) and isinstance(step.argval, int):
+            ends[step.argval] = max(step.offset, ends.get(step.argval, 0))
+    return [(start, end, _line_of(code, start)) for start, end in sorted(ends.items())]

@@ -1,0 +1,270 @@
+"""Who died first and of what, who waits for whom, and who never came: the root before what follows from it."""
+
+from ddparity.trace._ring_format import Field, Kind, ProcessStatus
+from ddparity.trace._rings import Call
+
+from ._comm_finding import finding, listed, name_of, sites, waiting, where_now, who
+from ._comm_match import Divergence, is_new, left_loop
+from ._comm_run import CommRun, Error, Member, short
+from ._verdict import Finding, Phase
+
+_REDUCER_ERRORS = {
+    "marked_twice": "ddp.marked_twice",
+    "graph_changed": "ddp.graph_changed",
+    "unused_parameters": "ddp.unused_parameters",
+    "shapes_differ": "ddp.parameters_differ",
+}
+_UNLIKE = frozenset({"collective.operation", "collective.size", "collective.shape", "collective.dtype"})
+_STALE_SECONDS = 1.5
+"""A process whose heartbeat is older than this while others went on was stopped, or its GIL was held."""
+
+
+def reducer_errors(run: CommRun) -> list[Finding]:
+    """Errors that the data-parallel wrapper raised itself, the earliest of each kind."""
+    found: list[Finding] = []
+    errors = [
+        (error.time, rank, error)
+        for rank, member in run.members.items()
+        for error in member.errors
+        if error.kind in _REDUCER_ERRORS
+    ]
+    for _, rank, error in sorted(errors, key=lambda each: each[0])[:1]:
+        ranks = sorted(r for r, m in run.members.items() if any(e.kind == error.kind for e in m.errors))
+        step = error.step - 1 if error.kind == "unused_parameters" else error.step
+        names = list(error.parameters) or arrived_names(run, rank, error.kind, step)
+        if error.kind in ("marked_twice", "graph_changed"):  # it stops at the first; the whole module is concerned
+            names = _of_modules(names, run.members[rank].reduced)
+        lacking = unequal_arrivals(run, step)
+        apart = bool(lacking) and error.kind == "unused_parameters"
+        names = names or sorted({name for held in lacking.values() for name in held})
+        found.append(
+            finding(
+                "ddp.unused_on_some_ranks" if apart else _REDUCER_ERRORS[error.kind],
+                name=names[0] if names else f"rank:{rank}",
+                step=step,
+                phase=Phase.COLLECTIVE if apart else (Phase.BACKWARD if step >= 0 else Phase.INIT),
+                ranks=sorted(lacking) if apart else ranks,
+                ranks_differ=apart or error.kind == "shapes_differ",
+                evidence={"error": f"{error.type} at {short(error.site)}", "parameters": names[:8], "raised_on": ranks},
+            )
+        )
+        found += [_named(found[0], name) for name in names[1:20]]
+    return found
+
+
+def _of_modules(names: list[str], reduced: list[str]) -> list[str]:
+    """Return all reduced parameters of the modules that own these, in their order."""
+    owners = {name.rpartition(".")[0] for name in names}
+    return [name for name in reduced if name.rpartition(".")[0] in owners] or names
+
+
+def _named(first: Finding, name: str) -> Finding:
+    return Finding(
+        layer=first.layer,
+        step=first.step,
+        phase=first.phase,
+        name=name,
+        site=first.site,
+        ranks=first.ranks,
+        ranks_differ=first.ranks_differ,
+        cause=first.cause,
+        next=first.next,
+    )
+
+
+def arrived_names(run: CommRun, rank: int, kind: str, step: int) -> list[str]:
+    """Return the parameters that an error of the reducer is about, by which gradients arrived when."""
+    seen = run.members[rank].arrivals()
+    if kind == "unused_parameters":
+        return [name for name, (last, _) in seen.items() if last < step]
+    if kind == "marked_twice":
+        return [name for name, (last, count) in seen.items() if last == step and count > 1]
+    if kind == "graph_changed":
+        new = [name for name, counted in run.members[rank].first_arrivals().items() if counted == step]
+        return new or [name for name, (last, _) in seen.items() if last < step]
+    return []
+
+
+def unequal_arrivals(run: CommRun, step: int) -> dict[int, list[str]]:
+    """Return, by rank, the parameters without a gradient in this step whose gradient arrived on another rank."""
+    seen = {rank: member.arrivals() for rank, member in run.members.items()}
+    lacking: dict[int, list[str]] = {}
+    for rank, mine in seen.items():
+        others = [theirs for other, theirs in seen.items() if other != rank]
+        names = [
+            name
+            for name, (last, _) in mine.items()
+            if last < step and any(theirs.get(name, (-1, 0))[0] >= step for theirs in others)
+        ]
+        if names:
+            lacking[rank] = names
+    return lacking
+
+
+def own_deaths(run: CommRun) -> list[Finding]:
+    """Ranks that ended by themselves and not because of another: killed, raised, left; the earliest first."""
+    dead: list[tuple[float, int, str]] = []
+    for rank, member in run.members.items():
+        error, status = member.error, member.ring.status
+        if member.killed and not (member.exit_code == -6 and _aborted_in_call(run)):
+            dead.append((member.last_seen, rank, "rank.killed"))
+        elif status is ProcessStatus.RAISED and _is_own(error):
+            dead.append((error.time if error else member.ended or member.last_seen, rank, "rank.raised"))
+        elif status is ProcessStatus.EXITED:
+            dead.append((member.ended or member.last_seen, rank, "rank.exited"))
+    found = []
+    for _, rank, code in sorted(dead):
+        member = run.members[rank]
+        others = [m for r, m in run.members.items() if r != rank]
+        found.append(
+            finding(
+                code,
+                name=f"rank:{rank}",
+                step=death_step(member),
+                ranks=[rank],
+                evidence={
+                    "died": member.describe(),
+                    "at": short(member.error.site if member.error and code == "rank.raised" else member.position),
+                    "after_calls": len(member.ring.calls),
+                    "others": {f"rank {m.rank}": where_now(m) for m in others[:8]},
+                    "hosts": who(run, run.members),
+                },
+            )
+        )
+    return found
+
+
+def _is_own(error: Error | None) -> bool:
+    return error is not None and not error.is_cascade and error.where != "init"
+
+
+def _aborted_in_call(run: CommRun) -> bool:
+    """Whether SIGABRT may be the backend's own answer to calls that do not fit; then the calls tell the story."""
+    return len(run.members) > 1
+
+
+def death_step(member: Member) -> int:
+    """Return the training step in which a rank ended."""
+    if member.ring.records:
+        last = member.ring.records[-1]
+        return max(last.step, member.ring[Field.STEP] if last.kind is not Kind.STEP else last.step)
+    return -1
+
+
+def absence(run: CommRun, found: Divergence) -> Finding:
+    """Say who waits in which call, and where those are that did not make it."""
+    waiters, absent = sorted(found.calls), found.absent
+    call = found.calls[min(waiters, key=lambda rank: found.calls[rank].entered)]
+    members = [run.members[rank] for rank in absent if rank in run.members]
+    code, confidence = _why_absent(run, found, members)
+    lacking = unequal_arrivals(run, call.step) if _is_reducer(call) else {}
+    names = [name for rank in absent for name in lacking.get(rank, [])]
+    if names:
+        code = "ddp.unused_on_some_ranks"
+    by_rank = code in ("rank.killed", "rank.exited", "rank.raised", "rank.stopped")
+    name = names[0] if names else (f"rank:{absent[0]}" if by_rank else name_of(call))
+    return finding(
+        code,
+        name=name,
+        step=call.step,
+        ranks=absent,
+        confidence=confidence,
+        evidence={
+            "group": found.group.label,
+            "call": found.seq,
+            **{f"rank {listed([rank])}": waiting(run.members[rank], found.calls[rank]) for rank in waiters[:4]},
+            **{f"rank {m.rank}": where_now(m, found.group) for m in members[:4]},
+            "parameters": names[:8],
+            "hosts": who(run, [*waiters, *absent]),
+        },
+    )
+
+
+def _why_absent(run: CommRun, found: Divergence, members: list[Member]) -> tuple[str, str]:
+    if not members:
+        return "collective.missing", "likely"
+    member = members[0]
+    if member.ring.status is ProcessStatus.EXITED:
+        return "rank.exited", "proved"
+    if member.killed and member.exit_code != -6:
+        return "rank.killed", "proved"
+    if member.ring.status is ProcessStatus.RAISED and _is_own(member.error):
+        return "rank.raised", "proved"
+    if member.ring.status is ProcessStatus.FINISHED:
+        return "collective.left", "proved"
+    end = max(m.ended or m.last_seen for m in run.members.values())
+    if end - member.last_seen > _STALE_SECONDS:
+        return "rank.stopped", "likely"
+    last = member.ring.calls[-1] if member.ring.calls else None
+    if last is not None and last.group != found.group.label and not last.done and _is_in(member, last):
+        return "collective.deadlock", "proved"
+    return "collective.late", "proved"
+
+
+def _is_in(member: Member, call: Call) -> bool:
+    """Whether a rank's main thread still stands where it made a call."""
+    return member.position == call.site
+
+
+def _is_reducer(call: Call) -> bool:
+    return call.origin.startswith("autograd/graph.py")
+
+
+def mismatch(run: CommRun, found: Divergence) -> Finding:
+    """Say which calls met that do not fit."""
+    calls = found.calls
+    lacking: dict[int, list[str]] = {}
+    for call in calls.values():
+        if _is_reducer(call) and found.code in _UNLIKE:
+            lacking = lacking or unequal_arrivals(run, call.step)
+    lacking = {rank: names for rank, names in lacking.items() if rank in calls and not _is_reducer(calls[rank])}
+    rank, left = _locus(found)
+    call = calls[rank]
+    if lacking:
+        names = [name for held in lacking.values() for name in held]
+        reducing = next(c for c in calls.values() if _is_reducer(c))
+        return finding(
+            "ddp.unused_on_some_ranks",
+            name=names[0],
+            step=reducing.step,
+            ranks=sorted(lacking),
+            evidence={
+                "group": found.group.label,
+                "call": found.seq,
+                **sites(calls),
+                "parameters": names[:8],
+                "ends": {f"rank {r}": where_now(run.members[r]) for r in calls},
+            },
+        )
+    return finding(
+        "collective.left_loop" if left else found.code,
+        name=name_of(call),
+        step=call.step,
+        ranks=sorted(calls),
+        evidence={
+            "group": found.group.label,
+            "call": found.seq,
+            **sites(calls),
+            "ends": {
+                f"rank {r}": where_now(run.members[r]) for r in calls if run.members[r].error or run.members[r].killed
+            },
+            "hosts": who(run, calls),
+        },
+    )
+
+
+def _locus(found: Divergence) -> tuple[int, bool]:
+    """Return the rank whose call has no partner, and whether another one has left the loop that it is in.
+
+    A rank that still goes round a loop which another has left is alone with its call. Otherwise a call from a place
+    that no rank called from before is the one that does not belong; else it is the call of the earliest step.
+    """
+    calls = found.calls
+    for rank, call in calls.items():
+        for other, theirs in calls.items():
+            if rank != other and left_loop(theirs, call):
+                return rank, True
+    new = [rank for rank, call in calls.items() if is_new(found.group, rank, call)]
+    if 0 < len(new) < len(calls):
+        return new[0], False
+    return min(calls, key=lambda rank: (calls[rank].step, -calls[rank].numel)), False

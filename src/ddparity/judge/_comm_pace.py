@@ -1,0 +1,162 @@
+"""Where the time of a training step goes on each rank, who comes late to the calls, and why."""
+
+from collections import defaultdict
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from ddparity.trace._ring_format import CallFlag, Kind
+from ddparity.trace._rings import Call
+
+from ._comm_finding import finding
+from ._comm_run import CommRun, Member
+from ._verdict import Finding
+
+_WARM_UP = 2
+"""Steps at the start that are not counted: lazy initialisation, first allocation."""
+_MIN_STEPS = 4
+_LATE_SECONDS = 0.1
+_LATE_SHARE = 0.5
+"""A rank is a straggler if in most steps it comes later than this, and than this share of the others' step."""
+_MOST = 0.75
+_PARTS = {Kind.DATA: "data", Kind.FORWARD: "forward", Kind.BACKWARD: "backward", Kind.OPTIMIZER: "optimizer"}
+
+
+@dataclass
+class Pace:
+    """One rank's steps: seconds of each part in each step, and of the whole."""
+
+    steps: dict[int, dict[str, float]]
+
+    def medians(self) -> dict[str, float]:
+        """Return the median of each part over the steps, in milliseconds."""
+        parts = sorted({part for step in self.steps.values() for part in step})
+        return {part: round(1e3 * median(step.get(part, 0.0) for step in self.steps.values()), 3) for part in parts}
+
+
+def pace_of(member: Member) -> Pace:
+    """Split the steps of one rank; communication that it waited for stands apart from the part it happened in."""
+    steps: dict[int, dict[str, float]] = {}
+    parts: dict[str, float] = defaultdict(float)
+    for record in member.ring.records:
+        if record.kind in _PARTS:
+            parts[_PARTS[record.kind]] += _seconds(record)
+        elif record.flags & CallFlag.WAITED and record.done > record.waited > 0:
+            parts["communication"] += (record.done - record.waited) / 1e9
+        elif record.kind is Kind.STEP:
+            if record.step >= _WARM_UP:
+                whole = _seconds(record)
+                told = {part: min(seconds, whole) for part, seconds in parts.items()}
+                steps[record.step] = {**told, "other": max(0.0, whole - sum(parts.values())), "step": whole}
+            parts = defaultdict(float)
+    return Pace(steps)
+
+
+def _seconds(record: Call) -> float:
+    return max(0, record.done - record.entered) / 1e9
+
+
+def throughput(run: CommRun, control: CommRun | None) -> dict[str, Any]:
+    """Return the split of the step time by rank, in milliseconds, and the efficiency against the control."""
+    paces = {rank: pace_of(member) for rank, member in run.members.items()}
+    told: dict[str, Any] = {f"rank {rank}": pace.medians() for rank, pace in paces.items() if pace.steps}
+    if not told:
+        return {}
+    lags = lateness(run)
+    for rank, by_step in lags.items():
+        if f"rank {rank}" in told and by_step:
+            told[f"rank {rank}"]["late"] = round(1e3 * median(by_step.values()), 3)
+    alone = [pace_of(member) for member in control.members.values()] if control is not None else []
+    if alone and alone[0].steps and len(run.members) > 1:
+        base = alone[0].medians()["step"]
+        slowest = max(parts["step"] for parts in told.values() if isinstance(parts, dict))
+        told["control_step"] = base
+        told["efficiency"] = round(base / (slowest * len(run.members)), 3) if slowest else None
+    fits = {label: fit for label in run.groups if (fit := alpha_beta(run, label))}
+    return {**told, "groups": fits} if fits else told
+
+
+def lateness(run: CommRun) -> dict[int, dict[int, float]]:
+    """Return, by rank and step, by how many seconds it came later than the first to the step's latest call."""
+    hosts = set(run.hosts().values())
+    late: dict[int, dict[int, float]] = {rank: {} for rank in run.members}
+    for group in run.groups.values():
+        ranks = [rank for rank in group.ranks if rank in run.members]
+        if len(ranks) < 2 or len(hosts) > 1:
+            continue
+        for seq, call in group.calls.get(ranks[0], {}).items():
+            calls = {rank: group.calls[rank].get(seq) for rank in ranks}
+            if call.step < _WARM_UP or any(other is None for other in calls.values()):
+                continue
+            times = {rank: run.members[rank].ring.wall(c.entered) for rank, c in calls.items() if c is not None}
+            for rank, time in times.items():
+                lag = time - min(times.values())
+                late[rank][call.step] = max(late[rank].get(call.step, 0.0), lag)
+    return late
+
+
+def straggler(run: CommRun) -> list[Finding]:
+    """Name the rank that the others wait for in most steps, and whether it waits for data meanwhile."""
+    late = lateness(run)
+    paces = {rank: pace_of(member) for rank, member in run.members.items()}
+    for rank, by_step in late.items():
+        others = [r for r in late if r != rank]
+        steps = sorted(step for step in by_step if all(step in late[r] for r in others))
+        if len(steps) < _MIN_STEPS or not others:
+            continue
+        behind = [step for step in steps if by_step[step] > max(late[r][step] for r in others)]
+        lag = median(by_step[step] for step in steps)
+        own = median(pace.get("step", 0.0) for pace in paces[rank].steps.values()) if paces[rank].steps else 0.0
+        if len(behind) < _MOST * len(steps) or lag < _LATE_SECONDS or lag < _LATE_SHARE * own:
+            continue
+        mine = paces[rank].medians()
+        theirs = {part: median(paces[r].medians().get(part, 0.0) for r in others) for part in mine}
+        excess = {part: mine[part] - theirs.get(part, 0.0) for part in mine if part not in ("step", "communication")}
+        most = max(excess, key=lambda part: excess[part])
+        code = "pace.data_supply" if excess.get("data", 0.0) >= 0.5e3 * lag else "pace.straggler"
+        return [
+            finding(
+                code,
+                name=f"rank:{rank}",
+                step=steps[0],
+                ranks=[rank],
+                evidence={
+                    "late_by_ms": round(1e3 * lag, 1),
+                    "last_in": f"{len(behind)} of {len(steps)} steps",
+                    "longer_in": f"{most} (+{excess[most]:.1f} ms)",
+                    "this_rank": mine,
+                    "others": theirs,
+                },
+            )
+        ]
+    return []
+
+
+def alpha_beta(run: CommRun, label: str) -> dict[str, float] | None:
+    """Fit latency (alpha, microseconds) and bandwidth (GB/s) of a group's waited all-reduces.
+
+    The time of a call runs from the moment at which its last rank came; of each size the quickest counts.
+    """
+    group = run.groups[label]
+    ranks = [rank for rank in group.ranks if rank in run.members]
+    if len(ranks) < 2 or len(set(run.hosts().values())) > 1:
+        return None
+    best: dict[int, float] = {}
+    for seq in group.calls.get(ranks[0], {}):
+        calls = [group.calls[rank].get(seq) for rank in ranks]
+        there = [
+            c for c in calls if c is not None and c.kind is Kind.ALL_REDUCE and c.flags & CallFlag.WAITED and c.done
+        ]
+        if len(there) == len(ranks):
+            last = max(run.members[r].ring.wall(c.entered) for r, c in zip(ranks, there, strict=True))
+            end = max(run.members[r].ring.wall(c.done) for r, c in zip(ranks, there, strict=True))
+            size = there[0].num_bytes
+            best[size] = min(best.get(size, 1e9), end - last)
+    if len(best) < 2 or max(best) < 8 * max(1, min(best)):
+        return None
+    small, large = min(best), max(best)
+    slope = (best[large] - best[small]) / (large - small)
+    if slope <= 0:
+        return None
+    alpha = max(0.0, best[small] - slope * small)
+    return {"alpha_us": round(1e6 * alpha, 1), "gb_per_s": round(1e-9 / slope, 3)}
