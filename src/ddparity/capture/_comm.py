@@ -2,6 +2,7 @@
 
 import atexit
 import os
+import sys
 import time
 import zlib
 from collections.abc import Iterable
@@ -62,6 +63,7 @@ class CommWatch:
         def leave(code: int) -> None:
             ring = self.ring
             if ring is not None and ring.pid == os.getpid():
+                self.leaving()
                 ring.end(ProcessStatus.EXITED, code if isinstance(code, int) else 1)
             original(code)
 
@@ -145,6 +147,7 @@ class CommWatch:
             ring.string(stack),
             ring.string(origin),
             len(described.sent),
+            ring.string(self.stacks.argument(frame)) if direct else 0,
             group.chain,
         )
         return ring, at, ring.serial(at), described
@@ -294,6 +297,11 @@ class CommWatch:
                 self.ring.set(Field.STEP, self.session.step)
 
     # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def leaving(self) -> None:
+        """Note where the program leaves by ``sys.exit`` or ``os._exit``."""
+        if self.ring is not None:
+            self.ring.position("\n".join(self.stacks.uncached(sys._getframe(1))))
 
     def raised(self, error: BaseException) -> None:
         """Note the error that ends this process, also where the recorder has switched itself off."""

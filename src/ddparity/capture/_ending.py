@@ -62,6 +62,7 @@ class Ending:
         @functools.wraps(original)
         def leave(code: Any = None, /) -> Any:
             self.exit_code = code
+            self.session.comm.leaving()
             if code not in (None, 0) and isinstance(error := sys.exc_info()[1], Exception):
                 self._failed(error)
             original(code)

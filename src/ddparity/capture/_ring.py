@@ -135,7 +135,7 @@ class Ring:
         """Write a record that is no call: a mark of the training step, or a note."""
         now = time.monotonic_ns()
         begin = now if begun is None else begun
-        at = self.call(begin, kind, 0, 0, seq, 0, step, 0, 0, 0, -1, 0, 0, 0, 0, 0, self.string(name), 0, 0, 0, 0)
+        at = self.call(begin, kind, 0, 0, seq, 0, step, 0, 0, 0, -1, 0, 0, 0, 0, 0, self.string(name), 0, 0, 0, 0, 0)
         LONG.pack_into(self.memory, at + 32, now)
         return at
 

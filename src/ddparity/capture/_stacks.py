@@ -1,7 +1,10 @@
 """Where the user's code stands: the frames of a stack that are neither torch's nor ddparity's, with their loops."""
 
+import ast
 import dis
 import functools
+import itertools
+import linecache
 import os
 import sys
 import sysconfig
@@ -15,6 +18,7 @@ _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _C10D = ("distributed_c10d.py", "c10d_logger.py", "_functional_collectives.py", "_ops.py")
 _SITE = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
 _MAX_USER, _MAX_WALK = 12, 100
+_MAX_ARGUMENT = 60
 _ANY, _USER, _LIBRARY, _PLUMBING = 0, 1, 2, 3
 
 
@@ -24,6 +28,7 @@ class Stacks:
     def __init__(self) -> None:
         self._codes: dict[int, tuple[CodeType, int, str]] = {}
         self._texts: dict[tuple[int, ...], str] = {}
+        self._arguments: dict[tuple[int, int], str] = {}
 
     def of(self, frame: FrameType | None) -> tuple[str, str]:
         """Return the user's frames, innermost first, one a line, and the frame of torch's that is next to the call."""
@@ -46,6 +51,21 @@ class Stacks:
             frames = zip(found[::2], found[1::2], strict=True)
             text = self._texts[found] = "\n".join(_frame_text(codes[code][0], at) for code, at in frames)
         return text, origin
+
+    def argument(self, frame: FrameType | None) -> str:
+        """Return the source of the first argument of the call in which the user's innermost frame stands."""
+        for _ in range(_MAX_WALK):
+            if frame is None:
+                break
+            code = frame.f_code
+            if (self._codes.get(id(code)) or self._look_at(code))[1] == _USER:
+                key = (id(code), frame.f_lasti)
+                text = self._arguments.get(key)
+                if text is None:
+                    text = self._arguments[key] = _argument_at(code, frame.f_lasti)
+                return text
+            frame = frame.f_back
+        return ""
 
     def uncached(self, frame: FrameType | None) -> list[str]:
         """Return the user's frames, innermost first; for stacks that may stand anywhere, so that none is kept."""
@@ -107,6 +127,18 @@ def _line_of(code: CodeType, at: int) -> int:
         if start <= at < end and line is not None:
             found = line
     return found
+
+
+def _argument_at(code: CodeType, at: int) -> str:
+    line, end, first, last = next(itertools.islice(code.co_positions(), at // 2, None), (None,) * 4)
+    if line is None or line != end or first is None or last is None:
+        return ""
+    source = linecache.getline(code.co_filename, line).encode()[first:last].decode(errors="replace")
+    try:
+        call = ast.parse(source.strip(), mode="eval").body
+    except (SyntaxError, ValueError):
+        return ""
+    return ast.unparse(call.args[0])[:_MAX_ARGUMENT] if isinstance(call, ast.Call) and call.args else ""
 
 
 @functools.lru_cache(maxsize=1024)

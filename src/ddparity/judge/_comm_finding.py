@@ -1,5 +1,6 @@
 """Making the findings of the communication layer: name, step, ranks and evidence of one call or one rank."""
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from ._comm_run import CommRun, Group, Member, short
 from ._verdict import Finding, Phase
 
 LAYER = "communication"
+_PLAIN = re.compile(r"[A-Za-z_][\w.\[\]]*")
 
 
 def finding(
@@ -60,8 +62,8 @@ def told(call: Call) -> str:
         parts.append(f"{'with' if call.op in ('send', 'recv') else 'root'} {call.root}")
     if call.layout:
         parts.append(f"strides {call.layout}")
-    if call.name:
-        parts.append(f"of {call.name}")
+    if what := call.name or (call.argument if _PLAIN.fullmatch(call.argument) else ""):
+        parts.append(f"of {what}")
     where = f" at {short(call.site)}" if call.site else ""
     return f"{' '.join(parts)}{where}{_origin(call)}"
 
@@ -110,7 +112,7 @@ def waiting(member: Member, call: Call) -> str:
 def where_now(member: Member, group: Group | None = None) -> str:
     """Say where a rank is instead: its last call, and where its main thread stood."""
     last = member.ring.calls[-1] if member.ring.calls else None
-    text = member.describe().replace(member.position, short(member.position)) if member.position else member.describe()
+    text = member.describe()
     if last is not None and not last.done and (group is None or last.group != group.label):
         text += f"; its last call: {told(last)}"
     return text

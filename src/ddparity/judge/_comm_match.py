@@ -1,6 +1,7 @@
 """The n-th call of a group, held against the n-th call of the same group on its other ranks."""
 
-from collections.abc import Iterator
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from ddparity.trace._ring_format import GAPS, CallFlag, Kind
@@ -8,6 +9,7 @@ from ddparity.trace._rings import Call, loops
 
 from ._comm_run import CommRun, Group
 
+_PLAIN = re.compile(r"[A-Za-z_][\w.\[\]]*")
 _NEAR = 64
 """How far apart two calls may stand that were swapped."""
 _SAME_SHAPE = frozenset(
@@ -87,35 +89,34 @@ def _differs(calls: dict[int, Call]) -> str:
 
 
 def _swapped(group: Group, seq: int, calls: dict[int, Call]) -> str:
-    """Tell whether two ranks make the same calls here in another order, alike in all that the backend sees."""
+    """Tell whether two ranks make the same calls here in another order, alike in all that the backend sees.
+
+    Calls are told apart by their parameter, else by the place of the call, by who called that place, or by what was
+    passed there. A difference alone is none: the branches of an ``if`` may hold the same call.
+    """
     (one, mine), *others = calls.items()
     if mine.kind not in _SYMMETRIC:
         return ""
     for other, theirs in others:
-        a, b = _identity(mine), _identity(theirs)
-        if a == b or (bool(mine.name) != bool(theirs.name)):
-            continue
-        ours = {_identity(call) for call in _after(group, one, seq)}
-        them = {_identity(call) for call in _after(group, other, seq)}
-        pair = {
-            (_identity(group.calls[one][n]), _identity(group.calls[other][n])) for n in _common(group, one, other, seq)
-        }
-        if a in them and b in ours and (b, a) in pair:
-            return "collective.order"
+        for identity in _IDENTITIES:
+            a, b = identity(mine), identity(theirs)
+            if a and b and a != b and (b, a) in _pairs(group, one, other, seq, identity):
+                return "collective.order"
     return ""
 
 
-def _identity(call: Call) -> tuple[str, ...]:
-    return (call.name, call.site) if call.name else (call.site, *call.stack[1:2])
+def _pairs(group: Group, one: int, other: int, seq: int, identity: Callable[[Call], str]) -> set[tuple[str, str]]:
+    ours, theirs = group.calls[one], group.calls[other]
+    near = range(seq + 1, seq + _NEAR)
+    return {(identity(ours[n]), identity(theirs[n])) for n in near if n in ours and n in theirs}
 
 
-def _after(group: Group, rank: int, seq: int) -> Iterator[Call]:
-    held = group.calls[rank]
-    return (held[n] for n in range(seq + 1, seq + _NEAR) if n in held)
-
-
-def _common(group: Group, one: int, other: int, seq: int) -> list[int]:
-    return [n for n in range(seq + 1, seq + _NEAR) if n in group.calls[one] and n in group.calls[other]]
+_IDENTITIES: tuple[Callable[[Call], str], ...] = (
+    lambda call: call.name,
+    lambda call: call.stack[0] if call.stack and not call.name else "",
+    lambda call: call.stack[1] if len(call.stack) > 1 and not call.name else "",
+    lambda call: call.argument if _PLAIN.fullmatch(call.argument) and not call.name else "",
+)
 
 
 def gaps(run: CommRun) -> Iterator[tuple[int, Call]]:

@@ -137,12 +137,12 @@ class Member:
         if self.killed:
             return f"was ended by signal {-(self.exit_code or 0)}"
         if status is ProcessStatus.RAISED:
-            return f"raised {error.type} at {error.site}" if error is not None else f"ended with code {code}"
+            return f"raised {error.type} at {short(error.site)}" if error is not None else f"ended with code {code}"
         if status is ProcessStatus.EXITED:
-            return f"left by os._exit({code}) at {self.position}"
+            return f"left by os._exit({code}) at {short(self.position)}"
         if status is ProcessStatus.FINISHED:
-            return "had ended its program"
-        return f"was at {self.position}" if self.position else "left no trace of where it was"
+            return f"had ended its program{f' (last seen at {short(self.position)})' if self.position else ''}"
+        return f"was at {short(self.position)}" if self.position else "left no trace of where it was"
 
 
 @dataclass

@@ -29,10 +29,10 @@ RECORDS_AT = STRINGS_AT + STRINGS_SIZE
 POSITION_AT, POSITION_SIZE = 1024, 3000
 """Where the main thread stood at the last heartbeat: length (2 bytes) and text, a frame a line, innermost first."""
 
-RECORD = struct.Struct("<Qqqqq HHI II i I hh ii qq IIIIIi 4x Q")
+RECORD = struct.Struct("<Qqqqq HHI II i I hh ii qq IIIIIi I Q")
 """serial; times entered, launched, waited, done (monotonic ns); kind, flags, group; seq in the group, operations in
 it; step; dtype; reduce op, spare; root or peer, tag; elements, bytes; shape, layout, name, stack, origin, number of
-tensors; chain: a hash of all calls of this group up to here."""
+tensors, argument; chain: a hash of all calls of this group up to here."""
 RECORD_SIZE = 128
 TIMES = struct.Struct("<q")
 FLAGS_OFFSET = 42

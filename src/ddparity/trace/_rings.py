@@ -68,6 +68,8 @@ class Call:
     """The user's frames, innermost first, each ``file:line in function`` with ``@`` and the lines of its loops."""
     origin: str
     num_tensors: int
+    argument: str
+    """Source of the first argument at the place of the call, as ``p.grad``."""
     chain: int
 
     @property
@@ -217,7 +219,7 @@ def _records(data: bytes, strings: list[str]) -> list[Call]:
         serial, entered, launched, waited, done, kind, flags, group, seq, _, step, dtype, op = row[:13]
         if serial == 0 or kind not in _KINDS:
             continue
-        root, tag, numel, num_bytes, shape, layout, name, stack, origin, num_tensors, chain = row[14:]
+        root, tag, numel, num_bytes, shape, layout, name, stack, origin, num_tensors, argument, chain = row[14:]
         found.append(
             Call(
                 serial=serial,
@@ -242,6 +244,7 @@ def _records(data: bytes, strings: list[str]) -> list[Call]:
                 stack=stacks[stack] if 0 <= stack < len(stacks) else (),
                 origin=_string(strings, origin),
                 num_tensors=num_tensors,
+                argument=_string(strings, argument),
                 chain=chain,
             )
         )

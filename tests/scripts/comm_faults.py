@@ -1,0 +1,179 @@
+"""One fault of communication a run, after three good all_reduces: ``comm_faults.py FAULT``, under a launcher."""
+
+import os
+import signal
+import sys
+import time
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+TIMEOUT = float(os.environ.get("FAULT_TIMEOUT", "6"))
+
+
+def good(num: int = 3) -> None:
+    for _ in range(num):
+        dist.all_reduce(torch.ones(4))
+
+
+def swapped_operation(rank: int) -> None:
+    if rank == 0:
+        dist.all_reduce(torch.ones(4))
+        dist.broadcast(torch.ones(4), 0)
+    else:
+        dist.broadcast(torch.ones(4), 0)
+        dist.all_reduce(torch.ones(4))
+
+
+def swapped_order(rank: int) -> None:
+    first, second = torch.ones(4), torch.ones(4) * 2
+    if rank == 0:
+        dist.all_reduce(first)
+        dist.all_reduce(second)
+    else:
+        dist.all_reduce(second)
+        dist.all_reduce(first)
+
+
+def size(rank: int) -> None:
+    dist.all_reduce(torch.ones(4 if rank == 0 else 8))
+
+
+def shape(rank: int) -> None:
+    dist.all_reduce(torch.ones(2, 4) if rank == 0 else torch.ones(4, 2))
+
+
+def dtype(rank: int) -> None:
+    dist.all_reduce(torch.ones(4, dtype=torch.float32 if rank == 0 else torch.float64))
+
+
+def dtype_silent(rank: int) -> None:
+    dist.all_reduce(torch.ones(4, dtype=torch.float32 if rank == 0 else torch.int32))
+
+
+def reduce_op(rank: int) -> None:
+    dist.all_reduce(torch.ones(4), op=dist.ReduceOp.SUM if rank == 0 else dist.ReduceOp.MAX)
+
+
+def root(rank: int) -> None:
+    dist.broadcast(torch.ones(4), src=rank)
+
+
+def layout(rank: int) -> None:
+    tensor = torch.ones(2, 4)
+    dist.all_reduce(tensor if rank == 0 else torch.ones(4, 2).t())
+
+
+def gaps(rank: int) -> None:
+    dist.all_reduce(torch.ones(8)[::2])
+
+
+def missing(rank: int) -> None:
+    if rank == 0:
+        dist.all_reduce(torch.ones(4))
+    else:
+        time.sleep(TIMEOUT + 2)
+
+
+def extra(rank: int) -> None:
+    if rank == 0:
+        dist.all_reduce(torch.ones(4))
+    dist.barrier()
+
+
+def gather_for_reduce(rank: int) -> None:
+    if rank == 0:
+        dist.all_reduce(torch.ones(4))
+    else:
+        dist.all_gather([torch.ones(4), torch.ones(4)], torch.ones(4))
+
+
+def raises(rank: int) -> None:
+    if rank == 1:
+        raise ValueError("a fault of this rank's own")
+    dist.all_reduce(torch.ones(4))
+
+
+def exits(rank: int) -> None:
+    if rank == 1:
+        os._exit(0)
+    dist.all_reduce(torch.ones(4))
+
+
+def ends(rank: int) -> None:
+    if rank == 1:
+        sys.exit(0)
+    dist.all_reduce(torch.ones(4))
+
+
+def killed(rank: int) -> None:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.all_reduce(torch.ones(4))
+
+
+def stopped(rank: int) -> None:
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.all_reduce(torch.ones(4))
+
+
+def groups_differ(rank: int) -> None:
+    dist.new_group([0, 1] if rank == 0 else [1])
+    dist.barrier()
+
+
+def deadlock(rank: int) -> None:
+    one, other = dist.new_group([0, 1]), dist.new_group([0, 1])
+    dist.barrier(group=one if rank == 0 else other)
+    dist.barrier(group=other if rank == 0 else one)
+
+
+def overwritten(rank: int) -> None:
+    buffer = torch.ones(1000)
+    work = dist.all_reduce(buffer, async_op=True)
+    buffer.zero_()
+    work.wait()
+
+
+def never_waited(rank: int) -> None:
+    time.sleep(0.3 * rank)
+    dist.all_reduce(torch.ones(1000), async_op=True)
+    dist.barrier()
+
+
+def transfer(rank: int) -> None:
+    if rank == 0:
+        dist.send(torch.ones(4), 1)
+    else:
+        dist.recv(torch.ones(8), 0)
+
+
+def healthy(rank: int) -> None:
+    for turn in range(5):
+        for root_ in range(dist.get_world_size()):
+            dist.broadcast(torch.ones(3), root_) if rank == root_ else dist.broadcast(torch.zeros(3), root_)
+        dist.all_gather([torch.ones(2) for _ in range(dist.get_world_size())], torch.ones(2))
+        dist.all_gather_object([None] * dist.get_world_size(), {"turn": turn, "rank": "x" * (1 + 9 * rank)})
+        work = dist.all_reduce(torch.ones(2), async_op=True)
+        work.wait()
+    pair = dist.new_group([0, 1])
+    dist.all_reduce(torch.ones(2), group=pair)
+    if rank == 0:
+        dist.send(torch.ones(2), 1)
+    elif rank == 1:
+        dist.recv(torch.ones(2), 0)
+    dist.barrier()
+
+
+def main() -> None:
+    rank = int(os.environ["RANK"])
+    dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT))
+    good()
+    globals()[sys.argv[1]](rank)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
