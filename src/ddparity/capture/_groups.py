@@ -119,6 +119,7 @@ class GroupPatches:
 
         @functools.wraps(original)
         def helper(*args: Any, **kwargs: Any) -> Any:
+            self._making(args, kwargs)
             made = original(*args, **kwargs)
             try:
                 pg, store = made
@@ -129,6 +130,16 @@ class GroupPatches:
         c10d._new_process_group_helper = helper
 
     @guarded
+    def _making(self, args: Any, kwargs: Any) -> None:
+        """Write down a group before it is made: where the ranks do not agree it may never be."""
+        ring = self.watch.ring
+        ranks = list(args[2] if len(args) > 2 else kwargs.get("global_ranks_in_group", ()))
+        if ring is not None and ranks:
+            self._num_made += 1
+            told = {"ranks": ranks[:4096], "local": self._local}
+            ring.note(Kind.NEW_GROUP, msgspec.json.encode(told).decode(), step=self.watch.step, seq=self._num_made)
+
+    @guarded
     def _made(self, c10d: Any, pg: Any, store: Any, args: Any, kwargs: Any) -> Any:
         """Put a recorded group in the place of a new one; None where it has to stay."""
         ring = self.watch.ring
@@ -136,10 +147,6 @@ class GroupPatches:
             return None
         ranks = list(args[2] if len(args) > 2 else kwargs.get("global_ranks_in_group", ()))
         is_default = not ranks
-        if not is_default:
-            self._num_made += 1
-            told = {"ranks": ranks[:4096], "local": self._local}
-            ring.note(Kind.NEW_GROUP, msgspec.json.encode(told).decode(), step=self.watch.step, seq=self._num_made)
         if not isinstance(pg, dist.ProcessGroup) or type(pg) is not dist.ProcessGroup:
             return None
         backend = str(c10d._world.pg_map[pg][0])

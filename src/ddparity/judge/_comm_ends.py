@@ -15,7 +15,9 @@ _REDUCER_ERRORS = {
     "shapes_differ": "ddp.parameters_differ",
 }
 _UNLIKE = frozenset({"collective.operation", "collective.size", "collective.shape", "collective.dtype"})
-_STALE_SECONDS = 1.5
+_DEATHS = frozenset({"rank.killed", "rank.exited", "rank.raised", "rank.stopped"})
+_ABORTED = -6
+_STALE_SECONDS = 3.0
 """A process whose heartbeat is older than this while others went on was stopped, or its GIL was held."""
 
 
@@ -105,42 +107,57 @@ def own_deaths(run: CommRun) -> list[Finding]:
     """Ranks that ended by themselves and not because of another: killed, raised, left; the earliest first."""
     dead: list[tuple[float, int, str]] = []
     for rank, member in run.members.items():
-        error, status = member.error, member.ring.status
-        if member.killed and not (member.exit_code == -6 and _aborted_in_call(run)):
-            dead.append((member.last_seen, rank, "rank.killed"))
-        elif status is ProcessStatus.RAISED and _is_own(error):
-            dead.append((error.time if error else member.ended or member.last_seen, rank, "rank.raised"))
-        elif status is ProcessStatus.EXITED:
-            dead.append((member.ended or member.last_seen, rank, "rank.exited"))
-    found = []
-    for _, rank, code in sorted(dead):
-        member = run.members[rank]
-        others = [m for r, m in run.members.items() if r != rank]
-        found.append(
-            finding(
-                code,
-                name=f"rank:{rank}",
-                step=death_step(member),
-                ranks=[rank],
-                evidence={
-                    "died": member.describe(),
-                    "at": short(member.error.site if member.error and code == "rank.raised" else member.position),
-                    "after_calls": len(member.ring.calls),
-                    "others": {f"rank {m.rank}": where_now(m) for m in others[:8]},
-                    "hosts": who(run, run.members),
-                },
-            )
-        )
-    return found
+        code = how_ended(run, member)
+        if code in _DEATHS:
+            error = member.error
+            raised = error is not None and code == "rank.raised"
+            time = error.time if error is not None and raised else member.ended or member.last_seen
+            dead.append((time, rank, code))
+    return [_death(run, run.members[rank], code) for _, rank, code in sorted(dead)]
+
+
+def _death(run: CommRun, member: Member, code: str) -> Finding:
+    others = [m for r, m in run.members.items() if r != member.rank]
+    at = member.error.site if member.error is not None and code == "rank.raised" else member.position
+    return finding(
+        code,
+        name=f"rank:{member.rank}",
+        step=death_step(member),
+        ranks=[member.rank],
+        evidence={
+            "died": member.describe(),
+            "at": short(at),
+            "after_calls": len(member.ring.calls),
+            "others": {f"rank {m.rank}": where_now(m) for m in others[:8]},
+            "hosts": who(run, run.members),
+        },
+    )
+
+
+def how_ended(run: CommRun, member: Member) -> str:
+    """Return the cause by which a rank ended by itself, or an empty text.
+
+    SIGABRT is none here: it is the backend's own answer to calls that do not fit, and these tell the story.
+    """
+    if member.ring.status is ProcessStatus.EXITED:
+        return "rank.exited"
+    if member.ring.status is ProcessStatus.RAISED:
+        return "rank.raised" if _is_own(member.error) else ""
+    if member.ring.status is ProcessStatus.FINISHED:
+        return ""
+    if _stood_still(run, member):
+        return "rank.stopped"
+    return "rank.killed" if member.killed and member.exit_code != _ABORTED else ""
 
 
 def _is_own(error: Error | None) -> bool:
     return error is not None and not error.is_cascade and error.where != "init"
 
 
-def _aborted_in_call(run: CommRun) -> bool:
-    """Whether SIGABRT may be the backend's own answer to calls that do not fit; then the calls tell the story."""
-    return len(run.members) > 1
+def _stood_still(run: CommRun, member: Member) -> bool:
+    """Whether a rank's heartbeat had stopped long before others gave up by time-out: it was there, and did not run."""
+    gave_up = [e.time for m in run.members.values() if m is not member for e in m.errors if e.kind == "timeout"]
+    return bool(gave_up) and min(gave_up) - member.last_seen > _STALE_SECONDS
 
 
 def death_step(member: Member) -> int:
@@ -161,7 +178,7 @@ def absence(run: CommRun, found: Divergence) -> Finding:
     names = [name for rank in absent for name in lacking.get(rank, [])]
     if names:
         code = "ddp.unused_on_some_ranks"
-    by_rank = code in ("rank.killed", "rank.exited", "rank.raised", "rank.stopped")
+    by_rank = code in _DEATHS
     name = names[0] if names else (f"rank:{absent[0]}" if by_rank else name_of(call))
     return finding(
         code,
@@ -184,20 +201,16 @@ def _why_absent(run: CommRun, found: Divergence, members: list[Member]) -> tuple
     if not members:
         return "collective.missing", "likely"
     member = members[0]
-    if member.ring.status is ProcessStatus.EXITED:
-        return "rank.exited", "proved"
-    if member.killed and member.exit_code != -6:
-        return "rank.killed", "proved"
-    if member.ring.status is ProcessStatus.RAISED and _is_own(member.error):
-        return "rank.raised", "proved"
+    code = how_ended(run, member)
+    if code:
+        return code, "proved"
     if member.ring.status is ProcessStatus.FINISHED:
         return "collective.left", "proved"
-    end = max(m.ended or m.last_seen for m in run.members.values())
-    if end - member.last_seen > _STALE_SECONDS:
-        return "rank.stopped", "likely"
     last = member.ring.calls[-1] if member.ring.calls else None
     if last is not None and last.group != found.group.label and not last.done and _is_in(member, last):
         return "collective.deadlock", "proved"
+    if member.ring.status is ProcessStatus.RAISED or member.exit_code == _ABORTED:
+        return "collective.missing", "likely"
     return "collective.late", "proved"
 
 

@@ -15,6 +15,7 @@ from ._comm_match import Divergence, compare_group
 from ._comm_misuse import misuse
 from ._comm_pace import straggler, throughput
 from ._comm_run import CommRun, load_comm
+from ._comm_transfers import transfers
 from ._run import Run
 from ._verdict import Finding, LayerVerdict, Status
 
@@ -61,6 +62,7 @@ def examine(run: CommRun, *, status: TrialStatus) -> tuple[int, list[Finding]]:
     found = [*started, *made, *(each for _, findings in timed for each in findings)]
     waits = [_comm_ends.absence(run, each) for each in alone] if not ended_well or not _excused(run) else []
     found += waits
+    found += transfers(run, ended_well=ended_well)
     if not started:
         found += misuse(run)
     if not found and not ended_well:
