@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from ddparity.trace._ring_format import LAUNCHED, Kind
 
-from ._signatures import SIGNATURES, Signature
+from ._signatures import SIGNATURES, Described, Signature
 
 if TYPE_CHECKING:
     from ._comm import CommWatch
@@ -69,6 +69,20 @@ class RecordedWork(dist.Work):
         if not getattr(self, "_handled", True):
             overwritten = any(_version(t) != v for t, v in zip(self._tensors, self._versions, strict=True))
             self._watch.dropped(self._at, self._serial, self._inner, overwritten=overwritten)
+
+
+def _in_flight(described: Described) -> list[torch.Tensor]:
+    """Return the tensors that nobody may write to before the wait, of those that the backend does not write itself.
+
+    On a CPU a reduction in place writes past the version counter; what is copied back or shares memory does not.
+    """
+    if len(described.sent) != 1 or not described.sent[0].is_cpu:
+        return []
+    sent = described.sent[0]
+    own = sent.untyped_storage().data_ptr()
+    if any(t is not sent and t.untyped_storage().data_ptr() == own for t in described.written):
+        return []
+    return [sent]
 
 
 def _version(tensor: torch.Tensor) -> int:
@@ -148,7 +162,7 @@ def _recorded(name: str, signature: Signature) -> Callable[..., Any]:
             return work
         if described.is_async and described.written and signature.kind is not Kind.SEND:
             watch.pending[serial] = weakref.ref(described.written[0])
-        return RecordedWork(work, watch, at, serial, described.sent)
+        return RecordedWork(work, watch, at, serial, _in_flight(described) if described.is_async else [])
 
     call.__name__ = name
     return call

@@ -92,6 +92,8 @@ def unequal_arrivals(run: CommRun, step: int) -> dict[int, list[str]]:
     seen = {rank: member.arrivals() for rank, member in run.members.items()}
     lacking: dict[int, list[str]] = {}
     for rank, mine in seen.items():
+        if all(last < step for last, _ in mine.values()):
+            continue  # it had no backward in this step at all
         others = [theirs for other, theirs in seen.items() if other != rank]
         names = [
             name
