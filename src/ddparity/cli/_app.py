@@ -17,6 +17,8 @@ COMMANDS = {
     "ladder": "Climb from one device to many; stop where it deviates.",
     "plan": "The next trials: one variable at a time.",
     "explain": "What a cause means, what proves it, and what to do about it.",
+    "hang": "Who waits for whom in a run that hangs now.",
+    "timeline": "Calls and steps of a trial as a Chrome trace.",
     "trials": "The recorded trials.",
     "checkpoint": "Seal what was saved; verify it before training resumes.",
     "serve": "Take training jobs over HTTP.",

@@ -38,6 +38,12 @@ def record(
         int | None, typer.Option(metavar="K", help="End the run after so many training steps.")
     ] = None,
     timeout: Annotated[float | None, typer.Option(metavar="SECONDS", help="End the command after this time.")] = None,
+    hang_after: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Without a call or a step for so long, it hangs.")
+    ] = 60.0,
+    on_hang: Annotated[
+        str, typer.Option(metavar="WHAT", help="dump (say where every rank stands) or stop (end the run, too).")
+    ] = "dump",
     floor: Annotated[
         bool,
         typer.Option("--floor", help="Measure a control's noise floor: in float64, and with inputs moved by 1 ulp."),
@@ -76,6 +82,8 @@ def record(
         level=level,
         stop_after_steps=stop_after_steps,
         timeout_s=timeout,
+        hang_after_s=hang_after,
+        on_hang=on_hang,
         batch_dim=batch_dim,
         dtype=dtype,
         neutral_dropout=neutral_dropout,

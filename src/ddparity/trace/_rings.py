@@ -162,29 +162,50 @@ def read_rings(folder: Path) -> list[Ring]:
     return sorted(rings, key=lambda ring: (ring.rank, ring[Field.STARTED_WALL], ring[Field.PID]))
 
 
+def read_head(path: Path) -> Ring:
+    """Read what a ring says of its process, and none of its records: quick enough to do it every second.
+
+    Raises:
+        TraceError: If it is no ring of this version.
+    """
+    return _head(path, _bytes(path, STRINGS_AT))
+
+
 def read_ring(path: Path) -> Ring:
     """Read one ring, of a process that has ended or still runs.
 
     Raises:
         TraceError: If it is no ring of this version.
     """
+    data = _bytes(path, SIZE + 1)
+    if len(data) != SIZE:
+        raise TraceError(f"{path}: {len(data)} bytes, and a ring has {SIZE}. Record the trial again.")
+    ring = _head(path, data)
+    ring.strings = _strings(data, ring[Field.STRING_BYTES])
+    ring.records = _records(data, ring.strings)
+    return ring
+
+
+def _bytes(path: Path, size: int) -> bytes:
     try:
         with path.open("rb") as file:
-            data = file.read(SIZE + 1)
+            return file.read(size)
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror}). Record the trial again.") from error
-    if len(data) != SIZE or data[:8] != MAGIC:
+
+
+def _head(path: Path, data: bytes) -> Ring:
+    if len(data) < STRINGS_AT or data[:8] != MAGIC:
         raise TraceError(f"{path}: not a ring that ddparity wrote. Record the trial again.")
     header = {name: struct.unpack_from("<q", data, name)[0] for name in Field}
     if header[Field.VERSION] != VERSION:
         raise TraceError(f"{path}: version {header[Field.VERSION]}; this ddparity reads {VERSION}. Record it again.")
     if header[Field.STATUS] not in set(ProcessStatus):
         raise TraceError(f"{path}: no process ends with status {header[Field.STATUS]}. Record the trial again.")
-    strings = _strings(data, header[Field.STRING_BYTES])
     arrivals = [_ARRIVAL.unpack_from(data, ARRIVALS_AT + at) for at in range(0, ARRIVALS_SIZE, _ARRIVAL.size)]
     while arrivals and arrivals[-1] == (0, 0, 0):
         arrivals.pop()
-    return Ring(path, header, strings, _position(data), arrivals, _records(data, strings))
+    return Ring(path, header, [""], _position(data), arrivals)
 
 
 def _position(data: bytes) -> tuple[str, ...]:

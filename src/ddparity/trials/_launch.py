@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import IO
@@ -18,6 +19,7 @@ import msgspec
 
 from ddparity._errors import CommandFailed
 from ddparity.trace._schema import CaptureConfig, TrialFacts, TrialStatus
+from ddparity.trials._hangs import LOOK_SECONDS, HangWatch
 from ddparity.trials._processes import Processes
 from ddparity.trials._spec import RecordSpec
 
@@ -59,20 +61,22 @@ def launch(spec: RecordSpec, facts: TrialFacts, folder: Path) -> None:
         CommandFailed: The operating system cannot start it.
     """
     signals = _Signals()
-    timed_out = False
+    timed_out = hung = False
+    watch = HangWatch(spec, folder)
     with _output(spec, folder) as output, signals.caught():
         processes = _started(spec, facts, folder, output)
         signals.target = processes
         try:
-            timed_out = _see_to_its_end(processes, spec.timeout_s)
+            timed_out, hung = _see_to_its_end(processes, spec.timeout_s, watch)
         except BaseException:
             processes.signal_group(signal.SIGKILL)
             processes.wait(KILL_AFTER_SECONDS)
             raise
         finally:
             signals.target = None
-            _clear_up(processes, facts, cut_short=timed_out or bool(signals.seen))
-    _enter_outcome(facts, spec, timed_out=timed_out, seen=signals.seen)
+            _clear_up(processes, facts, cut_short=timed_out or hung or bool(signals.seen))
+    facts.notes += watch.notes
+    _enter_outcome(facts, spec, timed_out=timed_out, hung=hung, seen=signals.seen)
 
 
 def _started(spec: RecordSpec, facts: TrialFacts, folder: Path, output: IO[bytes] | None) -> Processes:
@@ -88,6 +92,7 @@ def _started(spec: RecordSpec, facts: TrialFacts, folder: Path, output: IO[bytes
         bank=spec.bank,
         pinned=None if facts.pinned is None else str(spec.store.path(facts.pinned).resolve()),
         control=spec.control,
+        hang_after_s=spec.hang_after_s,
         against=None if facts.against is None else str(spec.store.path(facts.against).resolve()),
     )
     value = msgspec.json.encode(config).decode()
@@ -103,15 +108,21 @@ def _started(spec: RecordSpec, facts: TrialFacts, folder: Path, output: IO[bytes
     return Processes(leader, f"{CAPTURE_VARIABLE}={value}")
 
 
-def _see_to_its_end(processes: Processes, timeout_s: float | None) -> bool:
-    """Wait for the command; return whether it had to be ended because its time was up."""
-    if processes.wait(float("inf") if timeout_s is None else timeout_s):
-        return False
+def _see_to_its_end(processes: Processes, timeout_s: float | None, watch: HangWatch) -> tuple[bool, bool]:
+    """Wait for the command; return whether it had to be ended because its time was up, or because it hung."""
+    deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        left = deadline - time.monotonic()
+        if processes.wait(min(max(left, 0.0), LOOK_SECONDS)):
+            return False, False
+        timed_out, hung = time.monotonic() >= deadline, watch.look()
+        if timed_out or hung:
+            break
     processes.signal_group(signal.SIGTERM)
     if not processes.wait(KILL_AFTER_SECONDS):
         processes.signal_group(signal.SIGKILL)
         processes.wait(KILL_AFTER_SECONDS)
-    return True
+    return timed_out, hung and not timed_out
 
 
 def _clear_up(processes: Processes, facts: TrialFacts, *, cut_short: bool) -> None:
@@ -121,12 +132,14 @@ def _clear_up(processes: Processes, facts: TrialFacts, *, cut_short: bool) -> No
         facts.notes.append(f"{left} process{'es' if left > 1 else ''} of the command outlived it and had to be ended")
 
 
-def _enter_outcome(facts: TrialFacts, spec: RecordSpec, *, timed_out: bool, seen: list[int]) -> None:
+def _enter_outcome(facts: TrialFacts, spec: RecordSpec, *, timed_out: bool, hung: bool, seen: list[int]) -> None:
     if facts.exit_code is not None and facts.exit_code < 0:
         facts.signal = _signal_name(-facts.exit_code)
     if timed_out:
         facts.status = TrialStatus.TIMED_OUT
         facts.notes.append(f"the command was ended after --timeout {spec.timeout_s:g} s")
+    elif hung:
+        facts.status = TrialStatus.TIMED_OUT
     elif seen:
         facts.status = TrialStatus.INTERRUPTED
         facts.notes.append(f"ddparity received {_signal_name(seen[0])} and passed it on")

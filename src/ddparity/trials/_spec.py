@@ -6,6 +6,7 @@ from ddparity._errors import UsageError
 from ddparity.trace._windows import parse_windows
 from ddparity.trials._store import Store, check_name
 
+ON_HANG = ("dump", "stop")
 LEVELS = ("gradients", "activations")
 DTYPES = ("float64",)
 
@@ -31,6 +32,8 @@ class RecordSpec:
         perturb: Move the inputs by one unit in the last place: one of the runs that ``floor`` asks for.
         bank: Keep a control's batches of the recorded steps, for candidates to be pinned to.
         pinned: Hand out the control's banked batches, each rank its rows, in place of the script's own.
+        hang_after_s: Seconds without a call or a step on any rank after which the run is said to hang.
+        on_hang: ``dump`` (say where every rank stands, and leave it) or ``stop`` (end it, too).
         quiet: Say nothing, and put the command's output into ``private/output.log`` of the trial.
     """
 
@@ -50,6 +53,8 @@ class RecordSpec:
     perturb: bool = False
     bank: bool = False
     pinned: bool = False
+    hang_after_s: float = 60.0
+    on_hang: str = "dump"
     quiet: bool = False
 
     def __post_init__(self) -> None:
@@ -72,5 +77,9 @@ class RecordSpec:
             raise UsageError(f"--stop-after-steps {self.stop_after_steps} cannot be used: at least 1 step has to run.")
         if self.timeout_s is not None and not self.timeout_s > 0:
             raise UsageError(f"--timeout {self.timeout_s} cannot be used: give seconds, more than 0.")
+        if not self.hang_after_s > 0:
+            raise UsageError(f"--hang-after {self.hang_after_s} cannot be used: give seconds, more than 0.")
+        if self.on_hang not in ON_HANG:
+            raise UsageError(f"--on-hang {self.on_hang!r} is not known. Allowed are: {', '.join(ON_HANG)}.")
         if self.batch_dim < 0:
             raise UsageError(f"--batch-dim {self.batch_dim} cannot be used: dimensions count from 0.")

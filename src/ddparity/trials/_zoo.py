@@ -200,6 +200,7 @@ class _Runs:
             control=control,
             prove=False,
             timeout_s=self._options.timeout_s,
+            on_hang="stop",
             dtype=self._options.dtype,
             quiet=True,
         )
