@@ -94,7 +94,8 @@ def full_stack(frame: FrameType | None, limit: int = 40) -> list[str]:
     """Return every frame of a stack as ``file:line in function``, innermost first, without locals."""
     found: list[str] = []
     while frame is not None and len(found) < limit:
-        found.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
+        if not frame.f_code.co_filename.startswith(_OWN):
+            found.append(f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}")
         frame = frame.f_back
     return found
 

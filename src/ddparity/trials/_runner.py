@@ -21,6 +21,7 @@ from ddparity.trace._schema import ControlProof, FloorTrials, RankFacts, RankSta
 from ddparity.trials._facts import find_script, git_facts, sha256_of
 from ddparity.trials._launch import check_startable, launch, outcome
 from ddparity.trials._ledger import Ledger
+from ddparity.trials._live import rings_of
 from ddparity.trials._spec import RecordSpec
 from ddparity.trials._store import MAX_NAME, Store
 
@@ -176,6 +177,8 @@ def _notes_after(facts: TrialFacts, folder: Path) -> list[str]:
     if facts.exit_code is None:  # it never started
         return []
     ranks = rank_folders(folder)
+    if not ranks and rings_of(folder):
+        return ["no training step was recorded; what the ranks asked of each other was"]
     if not ranks:
         return [
             "nothing was recorded: no process of the command imported torch, or the recorder was kept out of it. "
