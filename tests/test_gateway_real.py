@@ -85,7 +85,7 @@ def test_kill_with_real_processes(gateway: Gateway, part: str, args: list[str], 
 
 
 def test_a_killed_training_starts_again_from_its_checkpoint(gateway: Gateway) -> None:
-    job = gateway.submit("resumes", entry="digits", args=["--epochs", "40"], max_restarts=1)
+    job = gateway.submit("resumes", 2, 32, entry="digits", args=["--epochs", "20"], max_restarts=1)
     deadline = time.monotonic() + WAIT
     while "epoch_3_loss" not in gateway.status(job)["metrics"]:
         assert time.monotonic() < deadline, gateway.logs(job)

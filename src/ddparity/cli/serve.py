@@ -76,12 +76,12 @@ def serve(
 
 def _need_extra() -> None:
     """Say which extra to install where the gateway's libraries are missing."""
-    import importlib.util
-
-    needed = ("fastapi", "uvicorn", "sqlalchemy", "alembic", "pydantic_settings", "prometheus_client", "jinja2")
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UsageError(f"The gateway needs {', '.join(missing)}. Install them: pip install 'ddparity[gateway]'")
+    try:
+        import ddparity.gateway._server  # noqa: F401 - whether it can be had is the question
+    except ImportError as error:
+        if error.name is None or error.name.startswith("ddparity"):
+            raise
+        raise UsageError(f"The gateway needs {error.name}. Install it: pip install 'ddparity[gateway]'") from error
 
 
 def _tokens(

@@ -61,7 +61,7 @@ def job_spec(
         cwd=str(folder.root / "work"),
         timeout_s=min(limits, default=None),
         grace_s=request.grace_s,
-        isolation=settings.isolation,
+        isolation=settings.isolation if request.engine == "local" else "walk",  # a cluster has its own cgroups
         log_limit_bytes=settings.log_limit_bytes,
     )
 
@@ -88,7 +88,13 @@ def _phases(
     if request.record:
         training = [*trial, "candidate", *store, "--name", f"job-{uid}", "--", *training]
     phases.append(
-        Phase(name="train", command=training, num_ranks=request.world_size, attempts=request.max_restarts + 1)
+        Phase(
+            name="train",
+            command=training,
+            num_ranks=request.world_size,
+            attempts=request.max_restarts + 1,
+            watched=request.engine == "local",  # elsewhere each node watches its own
+        )
     )
     if request.record:
         names = ["--control", gate.control or "", "--candidate", f"job-{uid}", "--out", str(folder.verdict_path)]

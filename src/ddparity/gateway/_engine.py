@@ -20,6 +20,8 @@ class Stage(enum.Enum):
     """Over, and no process of it is left."""
     GONE = "gone"
     """Its supervisor was lost; what it left has been ended."""
+    UNREACHABLE = "unreachable"
+    """The engine does not answer; what was known of the job still holds."""
     CLEARING = "clearing"
     """Its supervisor was lost; what it left is being ended."""
 

@@ -6,11 +6,12 @@ number that the answer carries.
 
 import logging
 import secrets
+from collections.abc import Callable
 from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel, Field
 from sqlalchemy.exc import OperationalError
 from starlette.exceptions import HTTPException
@@ -51,12 +52,26 @@ def invalid(found: list[dict[str, Any]]) -> JSONResponse:
     return error_answer(422, sentence or "The request is not valid.", errors)
 
 
-def install_errors(app: FastAPI) -> None:
+PageOf = Callable[[Request, int, str], Response | None]
+"""Makes a page of an error where a browser asked for one."""
+
+
+def install_errors(app: FastAPI, page_of: PageOf) -> None:
     """Have every error answered in the one way."""
-    answers: dict[type[Exception], int] = {EntryRefused: 422, JobExists: 400, JobMissing: 404, QueueFull: 429}
+
+    async def http(request: Request, error: Exception) -> Response:
+        answer = await _http(request, error)
+        assert isinstance(error, HTTPException)
+        return page_of(request, error.status_code, error.detail) or answer
+
+    async def missing(request: Request, error: Exception) -> Response:
+        return page_of(request, 404, str(error)) or error_answer(404, str(error))
+
+    answers: dict[type[Exception], int] = {EntryRefused: 422, JobExists: 400, QueueFull: 429}
     for kind, status in answers.items():
         app.add_exception_handler(kind, _as(status))
-    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(JobMissing, missing)
+    app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_exception_handler(OperationalError, _database)
     app.add_exception_handler(Exception, _unexpected)

@@ -12,6 +12,7 @@ from ddparity.gateway._local import LocalEngine
 from ddparity.gateway._request import JobRequest
 from ddparity.gateway._settings import Settings
 from ddparity.gateway._slots import Slots, found_slots
+from ddparity.gateway._slurm import SlurmEngine
 from ddparity.gateway._tokens import Tokens
 from ddparity.gateway.supervisor import JobFolder
 from ddparity.trials import Store
@@ -36,6 +37,8 @@ class Service:
         self.tokens = Tokens(self.database)
         self.declared = found_slots(settings.slots)
         self.engines: dict[str, Engine] = {"local": LocalEngine(settings.jobs_dir)}
+        if settings.slurm:
+            self.engines["slurm"] = SlurmEngine(settings.jobs_dir, settings.slurm_options)
         gates = Gates(self.database, Store(settings.store))
         self.dispatcher = Dispatcher(self.jobs, self.slots, gates, self.engines, settings)
 

@@ -7,7 +7,7 @@ from importlib import metadata
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
-from ddparity.gateway import _api, _health, _log_api
+from ddparity.gateway import _api, _health, _log_api, _pages
 from ddparity.gateway._errors import install_errors
 from ddparity.gateway._openapi import install_openapi
 from ddparity.gateway._service import Service
@@ -49,9 +49,10 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.remembered = {}
     app.state.num_streams = 0
     app.state.stopping = False
-    install_errors(app)
+    install_errors(app, _pages.problem_page)
     install_openapi(app, service)
-    for module in (_api, _log_api, _health):
+    for module in (_api, _log_api, _health, _pages):
         app.include_router(module.router)
+    app.mount("/static", _pages.STATIC)
     app.add_middleware(Shield, settings=settings)
     return app

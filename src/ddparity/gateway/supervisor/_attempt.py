@@ -20,6 +20,7 @@ from ._spec import Attempt, JobSpec, Phase
 BOOTSTRAP = Path(__file__).parent / "_bootstrap"
 POLL_SECONDS = 0.05
 _TRIM_SECONDS = 1.0
+_NODES_SECONDS = 5.0
 _NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child=KILL", "--mount-proc"]
 
 
@@ -33,6 +34,7 @@ class Running:
         number: Which attempt of this phase it is.
         members: The processes of the job.
         cgroup: Where they are born, if there is one.
+        node: Which node's ranks can be looked at from here.
     """
 
     def __init__(
@@ -43,6 +45,8 @@ class Running:
         number: int,
         members: Members,
         cgroup: Cgroup | None,
+        *,
+        node: str = "0",
     ) -> None:
         self._spec = spec
         self._phase = phase
@@ -52,7 +56,7 @@ class Running:
         self._logs = folder.logs(phase.name, number)
         self._marks = folder.marks(phase.name, number)
         self._folder = folder
-        self.ranks = Ranks(self._marks, phase.num_ranks)
+        self.ranks = Ranks(self._marks, phase.num_ranks, node)
 
     def run(self, stop: Callable[[], str | None]) -> Attempt:
         """Start the command and see it to its end.
@@ -99,7 +103,8 @@ class Running:
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
     def _environment(self) -> dict[str, str]:
-        env = {**self._spec.env, **self._phase.env}
+        allocation = {name: value for name, value in os.environ.items() if name.startswith("SLURM_")}
+        env = {**allocation, **self._spec.env, **self._phase.env}
         old = env.get("PYTHONPATH")
         return {
             **env,
@@ -113,15 +118,20 @@ class Running:
         """Wait for the command; return why it has to be ended, or None when it ended by itself."""
         trimmed = time.monotonic()
         while process.poll() is None:
-            if reason := stop() or self._lost_a_rank():
+            reason = stop() or self._lost_a_rank()
+            if reason is not None:
                 return reason
             self._members.reap(but=process.pid)
             if time.monotonic() - trimmed > _TRIM_SECONDS:
                 trimmed = time.monotonic()
                 self._trim()
             time.sleep(POLL_SECONDS)
-        self.ranks.look()
+        self._look()
         return None
+
+    def _look(self) -> None:
+        if self._phase.watched:
+            self.ranks.look()
 
     def _lost_a_rank(self) -> str | None:
         """Say so when a rank died and its agent has not ended the others in time: torchrun waits 30 s for them."""
@@ -137,11 +147,12 @@ class Running:
         target = process.pid if self._spec.isolation != "pidns" else _first_child(process.pid)
         with contextlib.suppress(ProcessLookupError):
             os.kill(target, signal.SIGTERM)
-        deadline = time.monotonic() + self._spec.grace_s
+        # Where nodes end their own ranks, they have to be given the time for it.
+        deadline = time.monotonic() + self._spec.grace_s + (0.0 if self._phase.watched else _NODES_SECONDS)
         while process.poll() is None and time.monotonic() < deadline:
             self._members.reap(but=process.pid)
             time.sleep(POLL_SECONDS)
-        self.ranks.look()
+        self._look()
 
     def _trim(self) -> None:
         for log in self._logs.glob("*.log"):

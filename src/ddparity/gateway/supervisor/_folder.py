@@ -119,6 +119,18 @@ class JobFolder:
             except OSError:
                 time.sleep(1.0)
 
+    def beat(self) -> None:
+        """Say that the supervisor is alive to those who cannot see its lock: on other machines."""
+        with contextlib.suppress(OSError):
+            os.utime(self._lock_path)
+
+    def silence(self) -> float:
+        """Return for how many seconds the supervisor has not said that it is alive; infinite if it never did."""
+        try:
+            return time.time() - self._lock_path.stat().st_mtime
+        except OSError:
+            return float("inf")
+
     @contextlib.contextmanager
     def locked(self) -> Generator[bool]:
         """Hold the job's lock inside; yields whether it could be had. The kernel frees it with the process."""

@@ -6,14 +6,15 @@ from pathlib import Path
 
 from . import _linux
 from ._folder import read
-from ._spec import Mark, RankEnding, RankFailure
+from ._spec import Mark, NodeError, RankEnding, RankFailure
 
 
 class Ranks:
-    """The ranks of one attempt, known by the marks they leave in ``folder``."""
+    """The ranks of one attempt, known by the marks they leave in ``folder``; those of ``node`` can be looked at."""
 
-    def __init__(self, folder: Path, num_ranks: int) -> None:
+    def __init__(self, folder: Path, num_ranks: int, node: str = "0") -> None:
         self._folder = folder
+        self._node = node
         self._num_ranks = num_ranks
         self._marks: dict[int, Mark] = {}
         self._statuses: dict[int, int] = {}
@@ -23,7 +24,7 @@ class Ranks:
         """See which ranks run; note those that ended without coming to the end of their script."""
         for rank in range(self._num_ranks):
             mark = self._marks.get(rank) or read(self._folder / f"rank-{rank:05d}.json", Mark)
-            if mark is None or rank in self.died:
+            if mark is None or rank in self.died or mark.node != self._node:
                 continue
             self._marks[rank] = mark
             status = _linux.exit_status(mark.pid)
@@ -69,7 +70,8 @@ class Ranks:
             if group:
                 _, rank, text = min(group)
                 return f"rank {rank} {text}"
-        return None
+        told = [error for path in self._folder.glob("error-*.json") if (error := read(path, NodeError)) is not None]
+        return min(told, key=lambda each: each.time).error if told else None
 
     def _was_asked_to_end(self, rank: int) -> bool:
         status = self._statuses.get(rank)

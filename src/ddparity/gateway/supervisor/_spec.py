@@ -118,6 +118,14 @@ class Mark(msgspec.Struct, kw_only=True):
     pid: int
     start: int
     time: float
+    node: str = "0"
+
+
+class NodeError(msgspec.Struct, kw_only=True):
+    """What went wrong on one node, as its supervisor saw it."""
+
+    error: str
+    time: float
 
 
 class RankEnding(msgspec.Struct, kw_only=True):

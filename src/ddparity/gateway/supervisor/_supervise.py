@@ -13,6 +13,7 @@ from ._members import TAG_VARIABLE, Members
 from ._spec import Attempt, Birth, JobSpec, Phase, Progress, Result
 
 TAKEN, REFUSED, NOT_A_JOB = 75, 76, 2
+_BEAT_SECONDS = 2.0
 
 
 def supervise(folder: JobFolder) -> int:
@@ -54,6 +55,7 @@ class Supervision:
         self._cgroup = cgroup
         self._members = Members(f"{TAG_VARIABLE}={spec.uid}", cgroup, os.getpid())
         self._signal: int | None = None
+        self._beaten = 0.0
         self._deadline = None if spec.timeout_s is None else time.monotonic() + spec.timeout_s
         self._result = Result(state="FAILED", exit_code=None, started=time.time(), ended=0.0)
 
@@ -74,6 +76,9 @@ class Supervision:
         self._signal = number
 
     def _stop(self) -> str | None:
+        if time.monotonic() - self._beaten > _BEAT_SECONDS:
+            self._beaten = time.monotonic()
+            self._folder.beat()
         if self._folder.cancel_path.exists() or self._signal is not None:
             return "cancel"
         if self._deadline is not None and time.monotonic() > self._deadline:

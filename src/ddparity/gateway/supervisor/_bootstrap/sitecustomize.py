@@ -44,7 +44,8 @@ def _claimed(marks: str, rank: int) -> bool:
     except FileExistsError:
         return False
     with open(descriptor, "w") as file:
-        json.dump({"pid": os.getpid(), "start": _start_ticks(), "time": time.time()}, file)
+        node = os.environ.get("DDPARITY_JOB_NODE_ID", "0")
+        json.dump({"pid": os.getpid(), "start": _start_ticks(), "time": time.time(), "node": node}, file)
     return True
 
 

@@ -50,8 +50,10 @@ def main():
         sys.exit(1)
 
     signal.signal(signal.SIGTERM, stop)
-    for rank in range(count):
-        env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(count)}
+    nodes = next((int(word.partition("=")[2]) for word in words if word.startswith("--nnodes=")), 1)
+    first = count * int(os.environ.get("SLURM_NODEID", "0")) if nodes > 1 else 0
+    for rank in range(first, first + count):
+        env = {**os.environ, "RANK": str(rank), "LOCAL_RANK": str(rank - first), "WORLD_SIZE": str(count * nodes)}
         ranks[rank] = subprocess.Popen([sys.executable, "-u", *command], env=env, start_new_session=True)
     while True:
         codes = {rank: process.poll() for rank, process in ranks.items()}
