@@ -29,18 +29,18 @@ class Against:
         self.slices = SliceTable(folder)
 
     def part_of(
-        self, name: str, shape: tuple[int, ...], rank: int, world_size: int
+        self, name: str, shape: tuple[int, ...], rank: int, world_size: int, declared: int | None = None
     ) -> tuple[tuple[int, ...], tuple[int, ...], str] | None:
         """Infer which part of the control's parameter a plain tensor is: offsets, global shape, placement.
 
         One dimension must be a whole fraction of the control's. Ranks of one group are taken to be neighbours, as
-        tensor-parallel groups are.
+        tensor-parallel groups are. ``declared`` is the dimension that the parameter itself names, if it does.
         """
         whole = self._shapes.get(name)
         if whole is None or whole == shape or len(whole) != len(shape) or world_size < 2:
             return None
         cut = [dim for dim in range(len(shape)) if shape[dim] != whole[dim]]
-        if len(cut) != 1 or shape[cut[0]] == 0 or whole[cut[0]] % shape[cut[0]]:
+        if len(cut) != 1 or declared not in (None, cut[0]) or shape[cut[0]] == 0 or whole[cut[0]] % shape[cut[0]]:
             return None
         dim, parts = cut[0], whole[cut[0]] // shape[cut[0]]
         if world_size % parts:

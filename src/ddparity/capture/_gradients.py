@@ -11,8 +11,10 @@ from torch.nn.parameter import is_lazy
 from ddparity.digest import digest_tensor
 from ddparity.trace import Event, Site
 
+from ._flat import FlatShards
 from ._guard import guarded, is_freed, is_plain, unserializable
 from ._identity import IdentityMap
+from ._placement import Located
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -26,6 +28,7 @@ class GradientWatch:
 
     Attributes:
         unplaced: Names of parameters of which this rank holds a part, without a way to tell which.
+        flat: The flat shards of FSDP1.
     """
 
     def __init__(self, session: "Session") -> None:
@@ -35,6 +38,7 @@ class GradientWatch:
         self._order: list[str] = []
         self._modified = False
         self.unplaced: set[str] = set()
+        self.flat = FlatShards()
 
     def attach(self, parameters: Iterable[torch.Tensor]) -> None:
         """Watch the gradients of parameters that require one."""
@@ -83,10 +87,14 @@ class GradientWatch:
             session.writer.event(Event.GRADIENT_ORDER, step=session.step, order=list(dict.fromkeys(self._order)))
             self._order.clear()
         for parameter in parameters:
-            if parameter.grad is not None and parameter not in self._synced:
+            if parameter in self._synced:
+                continue
+            name = session.registry.name(parameter) or "?"
+            if parameter.grad is not None:
                 self._synced.put(parameter, True)
-                name = session.registry.name(parameter) or "?"
                 self.record(parameter.grad.detach(), Site.SYNCED_GRADIENT, name, with_hash=True)
+            elif self.flat.missing(name) is not None:  # the rank holds nothing of it
+                self.record(parameter.detach().view(-1), Site.SYNCED_GRADIENT, name, with_hash=True)
 
     def modified(self) -> None:
         """Note that clipping or unscaling changed gradients after :meth:`sync`."""
@@ -124,7 +132,21 @@ class GradientWatch:
             return False
         if tensor.layout == torch.sparse_coo and tensor.numel() <= _MAX_DENSE:
             tensor = tensor.coalesce().to_dense()
-        local, offsets, global_shape, placement = session.pieces.locate(tensor, name)
+        parts = self.flat.parts(tensor, name)
+        if parts is not None:
+            found = [
+                self._write(located, site, each, part=part, with_hash=with_hash, backward=backward, step=step)
+                for each, located in parts
+            ]
+            return all(found)
+        located = session.pieces.locate(tensor, name)
+        return self._write(located, site, name, part=part, with_hash=with_hash, backward=backward, step=step)
+
+    def _write(
+        self, located: Located, site: Site, name: str, *, part: str, with_hash: bool, backward: int, step: int | None
+    ) -> bool:
+        session = self.session
+        local, offsets, global_shape, placement = located
         if not is_plain(local):
             session.not_recorded(name, f"{site}: {_what(local)}")
             return False

@@ -120,7 +120,7 @@ class ModelWatch:
         root = session.registry.name(module) or ""
         session.writer.event(Event.WRAP, step=session.step, name=type(module).__name__, root=root, **settings)
         if type(module).__name__ == "FullyShardedDataParallel" and session.world_size > 1:
-            session.gradients.unplaced |= {session.registry.name(p) or "?" for p in module.parameters()}
+            session.gradients.unplaced |= session.gradients.flat.learn(module, session.registry)
         if type(module).__name__ == "OptimizedModule":
             session.not_recorded(root, COMPILED)
 
@@ -154,6 +154,7 @@ class ModelWatch:
             name = session.registry.name(parameter) or "?"
         if self._recorded.get(parameter) == name:
             return
+        session.pieces.declared(parameter, name)
         if session.gradients.record(parameter.detach(), Site.PARAMETER, name, with_hash=True):
             self._recorded.put(parameter, name)
 

@@ -29,6 +29,7 @@ class Pieces:
         self._against: Against | None = None
         self._writer: SliceWriter | None = None
         self._num_kept = 0
+        self._declared: dict[str, tuple[int, int]] = {}
 
     @property
     def against(self) -> Against:
@@ -42,13 +43,23 @@ class Pieces:
                 self.session.not_recorded("parts", f"which of the control they are: {error}")
         return self._against
 
+    def declared(self, parameter: torch.Tensor, name: str) -> None:
+        """Take in what a parameter says of itself, as Megatron marks them: along which dimension it was cut."""
+        if getattr(parameter, "tensor_model_parallel", False) is True:
+            dim, stride = getattr(parameter, "partition_dim", None), getattr(parameter, "partition_stride", 1)
+            if isinstance(dim, int) and isinstance(stride, int):
+                self._declared[name] = dim, stride
+
     def locate(self, tensor: torch.Tensor, name: str) -> Located:
         """Describe a parameter-like tensor; a plain one of another shape than the control's as a part of that."""
         found = locate(tensor)
         session = self.session
         if found.offsets is not None or session.config.against is None or session.world_size < 2:
             return found
-        part = self.against.part_of(name, tuple(tensor.shape), session.rank, session.world_size)
+        dim, stride = self._declared.get(name, (None, 1))
+        if stride != 1:  # interleaved
+            return found
+        part = self.against.part_of(name, tuple(tensor.shape), session.rank, session.world_size, dim)
         return found if part is None else Located(found.local, *part)
 
     def find(self, tensors: list[torch.Tensor]) -> Piece | None:

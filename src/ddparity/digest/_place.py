@@ -57,7 +57,8 @@ class Place(NamedTuple):
         Args:
             shape: Its shape, with a last dimension of 2 added if it is complex.
             ndim: Number of its dimensions without that one.
-            offsets: Index at which a shard starts in each dimension, else None.
+            offsets: Index at which a shard starts in each dimension, else None; one number for a one-dimensional
+                range of the flattened whole.
             global_shape: Shape of the whole tensor of a shard, else None.
             row_keys: Identities of the samples along dimension 0; each has the same number of rows.
             row_start: Index in each sample's elements at which the tensor's part of it starts.
@@ -71,6 +72,8 @@ class Place(NamedTuple):
         if offsets is None or global_shape is None:
             return cls(POSITION, num)
         extra = shape[ndim:]
+        if len(shape) == 1 == len(offsets) != len(global_shape):  # a range of the flattened whole
+            return cls(POSITION, num, offsets[0])
         offsets, total = (*offsets, *(0 for _ in extra)), (*global_shape, *extra)
         if not len(shape) == len(offsets) == len(total):
             raise ValueError(f"a shard of shape {shape} cannot stand at {offsets} of a tensor of shape {total}")

@@ -55,7 +55,8 @@ def digest_tensor(
 
     Args:
         tensor: The tensor, or one shard of it.
-        offsets: Index at which the shard starts in each dimension; None for a whole tensor.
+        offsets: Index at which the shard starts in each dimension; None for a whole tensor. A tensor of one dimension
+            with one offset in a whole of another number of dimensions is a range of its flattened elements.
         global_shape: Shape of the whole tensor; None for a whole tensor.
         row_keys: Identities of the samples along dimension 0 (``len(ids)`` divides ``tensor.shape[0]``).
         row_start: Elements of each sample that come before the tensor's part of it (a slice along the sequence).
