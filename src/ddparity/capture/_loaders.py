@@ -21,6 +21,7 @@ from ._fetches import FirstFetches, WorkerProbe, observe
 from ._guard import guarded
 from ._identity import IdentityMap
 from ._loader_facts import content_ids, first_content, first_digest, index_ids, loader_facts, num_labels, root_of
+from ._loader_limit import LoaderLimit
 
 if TYPE_CHECKING:
     from ._session import Session
@@ -65,6 +66,7 @@ class LoaderWatch:
     def install(self) -> None:
         """Put the wrappers in place."""
         base = dataloader._BaseDataLoaderIter
+        self.limit = LoaderLimit(self.session)
         _wrap(base, "__init__", after=self._begun)
         _wrap(base, "_reset", before=self._reset)
         _wrap(base, "_next_index", after=self._drawn)
@@ -74,6 +76,8 @@ class LoaderWatch:
     def used(self, *, training: bool) -> None:
         """Note that what was delivered last has entered a model."""
         last = self._last
+        if training and self.limit.is_reached():
+            self.limit.end()
         if last is not None and (last.loader, training) not in self._uses:
             self._uses.add((last.loader, training))
             self.bring()
@@ -124,6 +128,7 @@ class LoaderWatch:
     def _timed(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def call(iterator: Any) -> Any:
+            self._limit(iterator, original)
             self._running, before = self._iterations.get(iterator), self._running
             start = time.perf_counter_ns()
             try:
@@ -137,6 +142,19 @@ class LoaderWatch:
             return batch
 
         return call
+
+    def _limit(self, iterator: Any, original: Callable[[Any], Any]) -> None:
+        """End the run where ``ddparity data`` has seen enough; nothing of this happens while a training is recorded."""
+        iteration = self._iterations.get(iterator)
+        if iteration is None or not self.limit.asked:
+            return
+        training = (iteration.loader, True) in self._uses
+        if training and self.limit.is_dry and iteration.number == 1:
+            self.limit.run_out(iterator, original, self._delivered, self._numbers.__contains__)
+            self._exhausted(iterator)
+            self.limit.end()
+        if training and iteration.number == 0 and self.limit.is_reached():
+            self.limit.end()
 
     @guarded
     def _delivered(self, iterator: Any, batch: Any, wait_ns: int) -> None:
@@ -159,6 +177,7 @@ class LoaderWatch:
         iteration = self._iterations.get(iterator)
         if iteration is not None and self._observes():
             self._event(Event.LOADER_END, iteration, batches=iteration.number)
+            self.limit.passed(training=(iteration.loader, True) in self._uses)
 
     # -- the first fetch of an epoch in this process ------------------------------------------------------------------
 

@@ -133,8 +133,8 @@ class Registry:
         return module if top is None else top
 
     def may_be_root(self, module: nn.Module) -> bool:
-        """Whether a call from outside any module can be of this one: it is unknown, or was called so before."""
-        return module in self._roots or module not in self._names
+        """Whether a call from outside any module can be of this one: unknown, called so before, or a whole model."""
+        return module in self._roots or module not in self._names or self.top_of(module) is module
 
     def called_as_root(self, module: nn.Module) -> None:
         """Remember that the script itself calls this module."""

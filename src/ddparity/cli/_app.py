@@ -14,6 +14,7 @@ import typer
 COMMANDS = {
     "record": "Run a training command and record it as a trial.",
     "compare": "Judge a candidate against a control, layer by layer.",
+    "data": "Which process got which sample; audit the loaders.",
     "ladder": "Climb from one device to many; stop where it deviates.",
     "plan": "The next trials: one variable at a time.",
     "explain": "What a cause means, what proves it, and what to do about it.",

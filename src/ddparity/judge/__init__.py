@@ -3,6 +3,7 @@
 from ._cause import KnownCause
 from ._causes import find_cause, known_causes
 from ._compare import compare_trials
+from ._data_report import AuditRow, DataReport, PassRow, RankRow, report_data
 from ._next_trials import PlannedTrial, TrialPlan, VariablePlan, plan_trials
 from ._prove import prove_control
 from ._varied import varied_between
@@ -20,13 +21,17 @@ from ._verdict import (
 
 __all__ = [
     "LAYERS",
+    "AuditRow",
     "Cause",
+    "DataReport",
     "Finding",
     "Floor",
     "KnownCause",
     "LayerVerdict",
+    "PassRow",
     "Phase",
     "PlannedTrial",
+    "RankRow",
     "Status",
     "TrialPlan",
     "VariablePlan",
@@ -37,5 +42,6 @@ __all__ = [
     "known_causes",
     "plan_trials",
     "prove_control",
+    "report_data",
     "varied_between",
 ]

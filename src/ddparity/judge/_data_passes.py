@@ -141,7 +141,7 @@ def passes_of(trial: Trial) -> list[Pass]:
         counts: dict[tuple[Any, ...], int] = defaultdict(int)
         for each, training in _rank_passes(rank):
             facts = each.facts
-            key = (*(facts.get(name) for name in ("root", "root_length", "root_number", "length")), training)
+            key = (*(facts.get(name) for name in ("root", "root_length", "root_number")), training)
             at = (*key, counts[key])
             counts[key] += 1
             if at not in found:

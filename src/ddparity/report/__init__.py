@@ -1,9 +1,19 @@
 """Reports: pure functions of a verdict."""
 
 from ddparity.report._causes import render_cause
+from ddparity.report._data import render_data
+from ddparity.report._data_html import render_data_html
 from ddparity.report._html import render_html
 from ddparity.report._json import render_json
 from ddparity.report._plan import render_plan
 from ddparity.report._text import render_text
 
-__all__ = ["render_cause", "render_html", "render_json", "render_plan", "render_text"]
+__all__ = [
+    "render_cause",
+    "render_data",
+    "render_data_html",
+    "render_html",
+    "render_json",
+    "render_plan",
+    "render_text",
+]

@@ -8,7 +8,7 @@ from ddparity.judge._verdict import Finding, Verdict
 from ddparity.report._wording import GLYPHS, layers, plural, ranks, shown, word
 
 _MAX_FINDINGS = 1000
-_STYLE = """
+STYLE = """
 :root { color-scheme: light dark; --page: #fff; --card: #f6f7f9; --text: #1b1f24; --soft: #57606a; --line: #d0d7de;
   --pass: #116329; --deviates: #b3121d; --inconclusive: #7d4e00; --not-tested: #57606a; }
 @media (prefers-color-scheme: dark) { :root { --page: #0f1216; --card: #181c22; --text: #e6e9ee; --soft: #a3adb8;
@@ -39,7 +39,7 @@ def render_html(verdict: Verdict) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>ddparity: {title}</title>
-<style>{_STYLE}</style>
+<style>{STYLE}</style>
 </head>
 <body>
 <main>

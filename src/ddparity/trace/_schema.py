@@ -184,6 +184,10 @@ class CaptureConfig(msgspec.Struct, kw_only=True):
     steps: str = "3"
     level: str = "activations"
     stop_after_steps: int | None = None
+    loader_epochs: int | None = None
+    """End the run after so many passes over the training data."""
+    loaders_only: bool = False
+    """Run the loaders out after the first training batch, then end."""
     batch_dim: int = 0
     dtype: str | None = None
     """``float64``: promote parameters, buffers and inputs."""

@@ -85,6 +85,8 @@ def _started(spec: RecordSpec, facts: TrialFacts, folder: Path, output: IO[bytes
         steps=spec.steps,
         level=spec.level,
         stop_after_steps=spec.stop_after_steps,
+        loader_epochs=spec.loader_epochs,
+        loaders_only=spec.loaders_only,
         batch_dim=spec.batch_dim,
         dtype=spec.dtype,
         perturb=spec.perturb,

@@ -24,6 +24,8 @@ class RecordSpec:
         steps: A number of steps, or windows such as ``0:3,500:503``, in which tensors are recorded.
         level: ``gradients`` or ``activations`` (both).
         stop_after_steps: End the run after so many training steps, or None.
+        loader_epochs: End the run after so many passes over the training data, or None.
+        loaders_only: Run the loaders out after the first training batch, then end the run.
         timeout_s: Seconds after which the command is ended, or None.
         batch_dim: Dimension of the inputs along which the samples lie.
         dtype: ``float64`` to promote the training, or None to leave it as it is.
@@ -45,6 +47,8 @@ class RecordSpec:
     steps: str = "3"
     level: str = "activations"
     stop_after_steps: int | None = None
+    loader_epochs: int | None = None
+    loaders_only: bool = False
     timeout_s: float | None = None
     batch_dim: int = 0
     dtype: str | None = None

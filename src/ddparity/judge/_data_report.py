@@ -1,0 +1,157 @@
+"""The data of one trial as a report: the audits, who took what, and how long training waited for it."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from ddparity.trace import Trial, read_trial
+
+from ._data_passes import Pass, RankPass, passes_of
+from ._verdict import Finding, Status
+from .data import audit_trial
+
+BINS = 64
+LOADER_BOUND = 0.3
+"""Share of the time spent waiting for data above which a run is called loader-bound."""
+_MIN_BATCHES = 4
+
+
+class AuditRow(msgspec.Struct, kw_only=True):
+    """One question and its answer."""
+
+    name: str
+    status: Status
+    text: str
+
+
+class RankRow(msgspec.Struct, kw_only=True):
+    """What one rank took in one pass.
+
+    Attributes:
+        bins: Share of each stretch of the dataset that this rank took, 0 to 1; empty where samples have no index.
+        wait_ms: Milliseconds a batch that training waited, in the median, the first batch left out.
+        waiting: Share of the time from the first to the last batch.
+    """
+
+    rank: int
+    batches: int
+    samples: int
+    unique: int
+    bins: list[float] = []
+    wait_ms: float | None = None
+    waiting: float | None = None
+
+
+class PassRow(msgspec.Struct, kw_only=True):
+    """One pass over a dataset on all ranks."""
+
+    dataset: str
+    ordinal: int
+    training: bool | None
+    step: int
+    length: int | None
+    ranks: list[RankRow]
+
+
+class DataReport(msgspec.Struct, kw_only=True):
+    """All that is known of a trial's data."""
+
+    schema: int = 1
+    trial: str
+    status: Status
+    audits: list[AuditRow]
+    passes: list[PassRow]
+    supply: list[str] = []
+    notes: list[str] = []
+    findings: list[Finding] = []
+
+
+def report_data(folder: Path) -> DataReport:
+    """Audit the data of a recorded trial.
+
+    Raises:
+        TraceError: A file of the trial is missing or corrupt.
+    """
+    trial = read_trial(folder)
+    passes = passes_of(trial)
+    audits = audit_trial(trial, passes=passes)
+    return DataReport(
+        trial=trial.facts.id,
+        status=_status([audit.status for audit in audits]),
+        audits=[AuditRow(name=audit.name, status=audit.status, text=audit.text) for audit in audits],
+        passes=[_pass_row(one) for one in passes],
+        supply=[text for one in passes if one.training for text in _supply(one)],
+        notes=_notes(trial, passes),
+        findings=[audit.finding for audit in audits if audit.finding is not None],
+    )
+
+
+def _status(found: list[Status]) -> Status:
+    order = (Status.DEVIATES, Status.INCONCLUSIVE, Status.PASS)
+    return next((status for status in order if status in found), Status.NOT_TESTED)
+
+
+def _pass_row(one: Pass) -> PassRow:
+    length = one.facts.get("root_length")
+    length = length if isinstance(length, int) and one.by_index else None
+    ranks = [_rank_row(each, length) for _, each in sorted(one.ranks.items())]
+    return PassRow(
+        dataset=one.dataset, ordinal=one.ordinal, training=one.training, step=one.step, length=length, ranks=ranks
+    )
+
+
+def _rank_row(each: RankPass, length: int | None) -> RankRow:
+    wait, share = _waiting(each)
+    return RankRow(
+        rank=each.rank,
+        batches=each.num_batches,
+        samples=len(each.ids),
+        unique=len(np.unique(each.ids)),
+        bins=_bins(each.ids, length),
+        wait_ms=wait,
+        waiting=share,
+    )
+
+
+def _bins(ids: np.ndarray, length: int | None) -> list[float]:
+    if not length or not len(ids):
+        return []
+    num = min(BINS, length)
+    unique = np.unique(ids[ids < length]).astype(np.int64)
+    edges = np.arange(num + 1) * length // num
+    counts = np.diff(np.searchsorted(unique, edges))
+    return [round(float(share), 4) for share in counts / np.diff(edges)]
+
+
+def _waiting(each: RankPass) -> tuple[float | None, float | None]:
+    """Return the median wait in ms and its share of the time; None where too few batches came to say."""
+    if each.num_batches < _MIN_BATCHES:
+        return None, None
+    waits = each.wait_ns[1:]
+    total = int(each.time_ns[-1] - each.time_ns[0])
+    share = float(waits.sum()) / total if total > 0 else None
+    return round(float(np.median(waits)) / 1e6, 3), None if share is None else round(min(share, 1.0), 4)
+
+
+def _supply(one: Pass) -> list[str]:
+    rows = {each.rank: _waiting(each) for each in one.ranks.values()}
+    known = {rank: (wait, share) for rank, (wait, share) in rows.items() if wait is not None and share is not None}
+    if not known:
+        return []
+    slowest = max(known, key=lambda rank: known[rank][1])
+    wait, share = known[slowest]
+    where = f"{one.dataset}, pass {one.ordinal}"
+    others = "" if len(known) == 1 else f", most of all on rank {slowest}"
+    if share >= LOADER_BOUND:
+        return [f"{where}: loader-bound: {share:.0%} of the time waits for data ({wait:.3g} ms a batch){others}"]
+    return [f"{where}: {share:.1%} of the time waits for data ({wait:.3g} ms a batch){others}"]
+
+
+def _notes(trial: Trial, passes: list[Pass]) -> list[str]:
+    notes = []
+    if trial.missing_ranks:
+        notes.append(f"PARTIAL: no trace of ranks {', '.join(map(str, trial.missing_ranks))}")
+    if not passes:
+        notes.append("no DataLoader was iterated; what enters the model is judged by ddparity compare")
+    return notes
