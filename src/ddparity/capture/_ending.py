@@ -3,6 +3,7 @@
 import atexit
 import functools
 import os
+import signal
 import sys
 import time
 from multiprocessing import parent_process
@@ -40,6 +41,18 @@ class Ending:
         """Care for a child of ``multiprocessing``: forked ones leave without the interpreter's exit handlers."""
         if parent_process() is not None:
             multiprocessing_util.Finalize(None, self._at_exit, exitpriority=-100)
+
+    def interrupt(self) -> None:
+        """End or kill this process where the trial is one that is to be interrupted here (``ddparity recover``)."""
+        session = self.session
+        at, rank = session.config.interrupt_at, session.config.interrupt_rank
+        if at is None or session.step < at:
+            return
+        if rank is None:
+            raise SystemExit(0)
+        if rank == session.rank:
+            session.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
 
     def _forked(self) -> None:
         self._done = False

@@ -173,6 +173,7 @@ class ForwardWatch:
         session = self.session
         with_gradients = torch.is_grad_enabled() or inside_checkpoint
         if with_gradients:
+            session.ending.interrupt()
             self.called = True
             session.claim_thread(module)
             session.comm.begins(Kind.FORWARD)

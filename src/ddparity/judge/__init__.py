@@ -6,6 +6,7 @@ from ._compare import compare_trials
 from ._data_report import AuditRow, DataReport, PassRow, RankRow, report_data
 from ._next_trials import PlannedTrial, TrialPlan, VariablePlan, plan_trials
 from ._prove import prove_control
+from ._resume import Resumption, judge_resumption
 from ._varied import varied_between
 from ._verdict import (
     LAYERS,
@@ -32,6 +33,7 @@ __all__ = [
     "Phase",
     "PlannedTrial",
     "RankRow",
+    "Resumption",
     "Status",
     "TrialPlan",
     "VariablePlan",
@@ -39,6 +41,7 @@ __all__ = [
     "Verdict",
     "compare_trials",
     "find_cause",
+    "judge_resumption",
     "known_causes",
     "plan_trials",
     "prove_control",

@@ -20,6 +20,11 @@ _CLOSE = 1e-5
 _MAX_FLOOR = 1e-2
 
 
+Place = tuple[str, str]
+"""Name of a number, and where in the code it was read (empty if it was logged)."""
+Places = dict[Place, EventRow]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Metric:
     """One number of an evaluation on both sides.
@@ -81,8 +86,9 @@ def _metrics(evaluation: Evaluation, ours: RankStep, theirs: dict[int, RankStep]
     wanted = _by_place(ours)
     held = {rank: _by_place(step) for rank, step in sorted(theirs.items())}
     found: list[Metric] = []
-    for place, event in wanted.items():
-        there = {rank: events[place] for rank, events in held.items() if place in events}
+    for place, other in _matched(wanted, held).items():
+        event = wanted[place]
+        there = {rank: events[other] for rank, events in held.items() if other in events}
         values = {rank: e.value for rank, e in there.items() if e.value is not None}
         if not values or event.value is None:
             continue
@@ -93,7 +99,23 @@ def _metrics(evaluation: Evaluation, ours: RankStep, theirs: dict[int, RankStep]
     return found
 
 
-def _by_place(step: RankStep) -> dict[tuple[str, str], EventRow]:
+def _matched(wanted: Places, held: dict[int, Places]) -> dict[Place, Place]:
+    """Return which place of the candidate reads what a place of the control does.
+
+    The same place; else, as where a branch reads the metric elsewhere, the one of that name, or the only one left over.
+    """
+    theirs = {place: None for events in held.values() for place in events}
+    found = {place: place for place in wanted if place in theirs}
+    ours_left = [place for place in wanted if place not in found]
+    theirs_left = [place for place in theirs if place not in wanted]
+    for place in ours_left:
+        named = [other for other in theirs_left if other[0] == place[0]]
+        if len(named) == 1 or (len(ours_left) == len(theirs_left) == 1):
+            found[place] = (named or theirs_left)[0]
+    return found
+
+
+def _by_place(step: RankStep) -> Places:
     """Return the last value of each number of an evaluation: by its place in the code, or as it was logged."""
     return {(event.name, str(event.data.get("at", ""))): event for event in step.events.get(Event.METRIC, [])}
 

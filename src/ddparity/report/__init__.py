@@ -6,6 +6,7 @@ from ddparity.report._data_html import render_data_html
 from ddparity.report._html import render_html
 from ddparity.report._json import render_json
 from ddparity.report._plan import render_plan
+from ddparity.report._resume import render_resumption
 from ddparity.report._text import render_text
 
 __all__ = [
@@ -15,5 +16,6 @@ __all__ = [
     "render_html",
     "render_json",
     "render_plan",
+    "render_resumption",
     "render_text",
 ]

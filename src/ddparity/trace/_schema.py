@@ -184,6 +184,10 @@ class CaptureConfig(msgspec.Struct, kw_only=True):
     steps: str = "3"
     level: str = "activations"
     stop_after_steps: int | None = None
+    interrupt_at: int | None = None
+    """End the run when so many steps are done, before the next begins."""
+    interrupt_rank: int | None = None
+    """Kill this rank there instead of ending all."""
     loader_epochs: int | None = None
     """End the run after so many passes over the training data."""
     loaders_only: bool = False

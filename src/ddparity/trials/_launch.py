@@ -85,6 +85,8 @@ def _started(spec: RecordSpec, facts: TrialFacts, folder: Path, output: IO[bytes
         steps=spec.steps,
         level=spec.level,
         stop_after_steps=spec.stop_after_steps,
+        interrupt_at=spec.interrupt_at,
+        interrupt_rank=spec.interrupt_rank,
         loader_epochs=spec.loader_epochs,
         loaders_only=spec.loaders_only,
         batch_dim=spec.batch_dim,

@@ -24,6 +24,8 @@ class RecordSpec:
         steps: A number of steps, or windows such as ``0:3,500:503``, in which tensors are recorded.
         level: ``gradients`` or ``activations`` (both).
         stop_after_steps: End the run after so many training steps, or None.
+        interrupt_at: End the run when so many steps are done and the next begins, or None.
+        interrupt_rank: Kill this rank there, with SIGKILL, instead of ending all.
         loader_epochs: End the run after so many passes over the training data, or None.
         loaders_only: Run the loaders out after the first training batch, then end the run.
         timeout_s: Seconds after which the command is ended, or None.
@@ -47,6 +49,8 @@ class RecordSpec:
     steps: str = "3"
     level: str = "activations"
     stop_after_steps: int | None = None
+    interrupt_at: int | None = None
+    interrupt_rank: int | None = None
     loader_epochs: int | None = None
     loaders_only: bool = False
     timeout_s: float | None = None
