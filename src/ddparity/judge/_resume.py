@@ -129,7 +129,7 @@ def _nowhere(answer: Resumption, whole: Run, resumed: Run, first: int) -> Resump
     rank = min(resumed.ranks)
     mine = _initial(resumed.ranks[rank].get(first))
     near = [_off(mine, _before(whole.ranks[rank], number)) for number in range(answer.at_step, -1, -1)]
-    off = min((found for found in near if found), key=len, default={})
+    off: dict[str, float] = min((found for found in near if found), key=len, default={})
     if not off:
         answer.reason = "no parameters were recorded to find by where the resumed run goes on"
         return answer
