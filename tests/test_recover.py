@@ -14,8 +14,8 @@ from ddparity.judge._resume import judge_resumed
 from ddparity.judge._run import Run, load_run
 from ddparity.report import render_resumption
 from ddparity.trace import Event, EventRow, Site
-from ddparity.trials import RecoverSpec, Store, recover
-from ddparity.trials._recover import restart_notes
+from ddparity.trials import Store
+from ddparity.trials._recover import RecoverSpec, recover, restart_notes
 from synthetic import Training, write_trial
 
 SCRIPT = Path(__file__).parent / "scripts" / "resumable.py"
@@ -100,7 +100,7 @@ def test_a_buffer_and_a_loss_scale(whole):
             run.ranks[rank][START if run is scaled else 0].events[Event.SCALE] = [
                 EventRow(0, 0, 0, "scale", "", value, {})
             ]
-    assert first(scaled, resumed) == (2, "optimizer", "loss_scale", "resume.scaler", [0, 1])
+    assert first(scaled, resumed) == (2, "loss", "loss_scale", "resume.scaler", [0, 1])
 
 
 def test_a_generator_counts_where_it_is_drawn_from(whole):

@@ -43,8 +43,9 @@ def recover(
     Exit code: 0 the resumed run is the uninterrupted one, 1 it deviates, 3 it cannot be told, 4 a run failed.
     """
     from ddparity.report import render_resumption
-    from ddparity.trials import RecoverSpec, Store
-    from ddparity.trials import recover as run_all
+    from ddparity.trials import Store
+    from ddparity.trials._recover import RecoverSpec
+    from ddparity.trials._recover import recover as run_all
 
     script = next((each for each in command if each.endswith(".py")), command[0])
     stem = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(script).stem)[:40].strip("-") or "trial"

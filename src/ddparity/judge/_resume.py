@@ -229,7 +229,7 @@ def _scales(answer: Resumption, step: int, rank: int, ours: RankStep, theirs: Ra
         answer.checked += 1
         if wanted != got:
             numbers = {"uninterrupted": wanted[:1], "resumed": got[:1]}
-            yield _finding(step, Phase.OPTIMIZER, "loss_scale", "resume.scaler", "scaler", rank, **numbers)
+            yield _finding(step, Phase.LOSS, "loss_scale", "resume.scaler", "scaler", rank, **numbers)
             return
 
 
@@ -255,7 +255,7 @@ def _equal(a: DigestRow, b: DigestRow) -> bool:
 
 def _ordered(findings: list[Finding]) -> list[Finding]:
     """Join what ranks have in common, and put the first in the order of computation first."""
-    order = (Phase.DATA, Phase.FORWARD, Phase.BUFFER, Phase.BACKWARD, Phase.OPTIMIZER)
+    order = (Phase.DATA, Phase.FORWARD, Phase.LOSS, Phase.BACKWARD, Phase.BUFFER, Phase.OPTIMIZER)
     joined: dict[tuple[str, str, str], Finding] = {}
     for finding in findings:
         key = (finding.phase, finding.name, finding.site)

@@ -2,7 +2,6 @@
 
 from ddparity.trials._launch import outcome
 from ddparity.trials._ledger import Comparison, Ledger, TrialRow
-from ddparity.trials._recover import RecoverSpec, Recovery, recover
 from ddparity.trials._runner import rank_folders, record
 from ddparity.trials._spec import LEVELS, RecordSpec
 from ddparity.trials._store import Store, check_name, new_trial_id, read_facts
@@ -12,8 +11,6 @@ __all__ = [
     "Comparison",
     "Ledger",
     "RecordSpec",
-    "RecoverSpec",
-    "Recovery",
     "Store",
     "TrialRow",
     "check_name",
@@ -22,5 +19,4 @@ __all__ = [
     "rank_folders",
     "read_facts",
     "record",
-    "recover",
 ]
