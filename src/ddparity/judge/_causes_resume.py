@@ -70,11 +70,11 @@ RESUME = (
     ),
     KnownCause(
         code="resume.schedule",
-        meaning="Learning rate or another setting of the optimizer is not that of the same step: its schedule was not "
-        "brought back.",
+        meaning="Learning rate or another setting of the optimizer is not that of the same step: its schedule, or the "
+        "state dict of the optimizer, which holds it too, was not brought back.",
         evidence=f"{_COMMON} a setting of the optimizer's parameter groups differs.",
         alike=("resume.optimizer_state: there the settings agree.",),
-        fix="Save scheduler.state_dict(), load it after the optimizer's, and step it as before.",
+        fix="Load the optimizer's state dict on every rank, then the scheduler's, and step it as before.",
     ),
     KnownCause(
         code="resume.optimizer_state",
