@@ -236,6 +236,21 @@ def test_large_shards_with_unaligned_offsets_add_up() -> None:
     assert_agree(merge_shards(parts, (701, 333)), digest_tensor(tensor, with_hash=True))
 
 
+@LAW
+@given(st.sampled_from([(7, 5), (40, 50), (3, 4, 900)]), st.lists(st.floats(0, 1), max_size=4), st.integers(0, 99))
+def test_ranges_of_the_flattened_tensor_add_up(shape: tuple[int, ...], cuts: list[float], seed: int) -> None:
+    tensor = values_of(shape, torch.float32, seed)
+    at = [0, *sorted(int(cut * tensor.numel()) for cut in cuts), tensor.numel()]
+    flat = tensor.reshape(-1)
+    parts = [
+        digest_tensor(flat[a:b], offsets=(a,), global_shape=shape, with_hash=True)
+        for a, b in zip(at, at[1:], strict=False)
+    ]
+    assert_agree(merge_shards(parts, shape), digest_tensor(tensor, with_hash=True))
+    arrays = [digest_of(flat[a:b].numpy(), offsets=(a,), global_shape=shape) for a, b in zip(at, at[1:], strict=False)]
+    assert_agree(merge_shards(arrays, shape), digest_tensor(tensor, with_hash=True))
+
+
 def test_a_shard_that_does_not_fit_is_refused() -> None:
     with pytest.raises(ValueError, match="cannot stand at"):
         digest_tensor(torch.ones(3, 3), offsets=(0,), global_shape=(3, 3))

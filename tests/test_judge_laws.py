@@ -122,6 +122,17 @@ def test_what_16_bits_may_hide_is_inconclusive(training):
     assert "bfloat16" in verdict.layers["numerics"].reason
 
 
+@bounded(3)
+@given(trainings(ranks=(2, 2)))
+def test_nothing_is_held_against_a_control_that_is_not_a_number(training):
+    broken = replace(as_control(training), faults=(Fault(kind="nan", step=0),))
+    with trials(training) as (control, _):
+        ours = write_trial(broken, control.parent / "ours")
+        verdict = compare_trials(ours, write_trial(broken, control.parent / "theirs"))
+    assert verdict.layers["numerics"].status is Status.INCONCLUSIVE, told(verdict)
+    assert "NaN or infinity" in verdict.layers["numerics"].reason
+
+
 # -- (b) faults ------------------------------------------------------------------------------------------------------
 
 

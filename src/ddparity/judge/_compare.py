@@ -8,6 +8,7 @@ from . import communication, data, memory, numerics
 from ._floors import Measured
 from ._measured import measure_floors
 from ._next_trials import plan_between
+from ._prove import nonfinite
 from ._recording import Options, record_command
 from ._run import Run, load_run
 from ._stale import check_fresh
@@ -100,6 +101,9 @@ def _trusted(verdict: LayerVerdict, control: Run, proof: ControlProof | None) ->
     """Withhold a verdict that rests on a control which failed its proof, or is no control at all."""
     if proof is not None and proof.status == "FAILED":
         reason = f"the control failed its proof ({proof.reason}); repair the single-device path first"
+        return LayerVerdict(status=Status.INCONCLUSIVE, checked=verdict.checked, reason=reason)
+    if verdict.status is Status.PASS and (reason := nonfinite(control)):
+        reason = f"the control holds {reason}: nothing can be held against that"
         return LayerVerdict(status=Status.INCONCLUSIVE, checked=verdict.checked, reason=reason)
     if control.world_size > 1:
         reason = f"the control ran on {control.world_size} processes; record one with --control on a single one"

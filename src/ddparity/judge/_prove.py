@@ -10,6 +10,8 @@ from . import numerics
 from ._run import Run, load_run
 from ._verdict import Status
 
+_UNMOVED = "no parameter moves: the optimizer does not hold the model's parameters"
+
 
 def prove_control(first: Path, repeat: Path) -> ControlProof:
     """Compare two runs of the same single-device command.
@@ -34,13 +36,18 @@ def _fault(run: Run) -> str:
         return reasons[0]
     if not run.complete_steps:
         return "no training step was recorded: no optimizer stepped"
-    steps = run.ranks[min(run.ranks)]
+    return nonfinite(run) or ("" if _moves(run) else _UNMOVED)
+
+
+def nonfinite(run: Run) -> str:
+    """Say where a control holds NaN or infinity first: nothing can be held against that; empty if nowhere."""
+    steps = run.ranks[min(run.ranks)] if run.ranks else {}
     for number in run.complete_steps:
         for site in (Site.ACTIVATION, Site.SYNCED_GRADIENT, Site.PARAMETER_AFTER):
             for (name, _), rows in steps[number].digests.get(site, {}).items():
                 if any(not row.digest.finite for row in rows):
                     return f"NaN or infinity at step {number}: {site} of {name}"
-    return "" if _moves(run) else "no parameter moves: the optimizer does not hold the model's parameters"
+    return ""
 
 
 def _moves(run: Run) -> bool:

@@ -138,9 +138,9 @@ def _inconclusive(
         return f"from step {data_lost} on the samples are not the control's ({reason}); ranks agree among themselves"
     if tally.random is not None:
         return f"random masks differ from {tally.random} on; what comes after it cannot be held against the control"
-    if tally.hidden == set(plans) and floors.hides(floors.since):
+    if tally.hidden >= set(plans) and floors.hides(floors.since):
         return f"nothing above the floor, but the floor of {floors.dtype} hides faults"
-    if tally.hidden == set(plans):
+    if tally.hidden >= set(plans):
         return f"nothing above the floor, but what parameters were off by at step {min(plans)} already hides faults"
     if tally.checked == 0:
         return "nothing could be compared"
