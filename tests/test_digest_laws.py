@@ -1,6 +1,7 @@
 """The laws of digests: torch agrees with the definition in numpy, parts add up, relations are found."""
 
 import itertools
+import itertools
 import math
 from collections.abc import Iterator
 from functools import lru_cache
@@ -244,10 +245,10 @@ def test_ranges_of_the_flattened_tensor_add_up(shape: tuple[int, ...], cuts: lis
     flat = tensor.reshape(-1)
     parts = [
         digest_tensor(flat[a:b], offsets=(a,), global_shape=shape, with_hash=True)
-        for a, b in zip(at, at[1:], strict=False)
+        for a, b in itertools.pairwise(at)
     ]
     assert_agree(merge_shards(parts, shape), digest_tensor(tensor, with_hash=True))
-    arrays = [digest_of(flat[a:b].numpy(), offsets=(a,), global_shape=shape) for a, b in zip(at, at[1:], strict=False)]
+    arrays = [digest_of(flat[a:b].numpy(), offsets=(a,), global_shape=shape) for a, b in itertools.pairwise(at)]
     assert_agree(merge_shards(arrays, shape), digest_tensor(tensor, with_hash=True))
 
 
