@@ -1,7 +1,6 @@
 """The laws of digests: torch agrees with the definition in numpy, parts add up, relations are found."""
 
 import itertools
-import itertools
 import math
 from collections.abc import Iterator
 from functools import lru_cache
