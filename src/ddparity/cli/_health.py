@@ -82,7 +82,8 @@ def recordable(checks: list[Check]) -> dict[str, str]:
         "one process": reason,
         "several processes (gloo on the CPU, nccl where there are NVIDIA devices)": ranks,
         "layers numerics and data": reason,
-        "layers memory and communication": "not in this version: they say NOT TESTED",
+        "layer communication (several processes)": ranks,
+        "layer memory": "not in this version: it says NOT TESTED",
     }
 
 

@@ -89,6 +89,14 @@ COMMUNICATION = (
         fix="Call new_group for every group on every rank, in the same order, with the same lists.",
     ),
     KnownCause(
+        code="group.too_small",
+        meaning="A gradient is reduced over a group that leaves out ranks which hold copies of the same parameter.",
+        evidence="The copies were equal at the start, the group of the reduction does not hold all of their ranks, and "
+        "the gradients after it are not equal.",
+        alike=("grad.unsynced: there no reduction covers the parameter.",),
+        fix="Reduce over all ranks that hold a copy; check which axis of the mesh the group belongs to.",
+    ),
+    KnownCause(
         code="collective.operation",
         meaning="The ranks are in different operations: one takes another path through the code.",
         evidence="The n-th call of the group is another operation on one rank than on another.",

@@ -1,6 +1,6 @@
 """Who died first and of what, who waits for whom, and who never came: the root before what follows from it."""
 
-from ddparity.trace._ring_format import Field, Kind, ProcessStatus
+from ddparity.trace._ring_format import Field, ProcessStatus
 from ddparity.trace._rings import Call
 
 from ._comm_finding import finding, listed, name_of, sites, waiting, where_now, who
@@ -163,11 +163,9 @@ def _stood_still(run: CommRun, member: Member) -> bool:
 
 
 def death_step(member: Member) -> int:
-    """Return the training step in which a rank ended."""
-    if member.ring.records:
-        last = member.ring.records[-1]
-        return max(last.step, member.ring[Field.STEP] if last.kind is not Kind.STEP else last.step)
-    return -1
+    """Return the training step in which a rank ended: the one that it was in, or would have begun."""
+    last = member.ring.records[-1].step if member.ring.records else -1
+    return max(last, member.ring[Field.STEP])
 
 
 def absence(run: CommRun, found: Divergence) -> Finding:

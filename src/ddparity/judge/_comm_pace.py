@@ -1,6 +1,7 @@
 """Where the time of a training step goes on each rank, who comes late to the calls, and why."""
 
 from collections import defaultdict
+from collections.abc import Collection
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -34,31 +35,43 @@ class Pace:
         return {part: round(1e3 * median(step.get(part, 0.0) for step in self.steps.values()), 3) for part in parts}
 
 
-def pace_of(member: Member) -> Pace:
-    """Split the steps of one rank; communication that it waited for stands apart from the part it happened in."""
+def pace_of(member: Member, recorded: Collection[int] = ()) -> Pace:
+    """Split the steps of one rank; communication that it waited for is counted in its part and apart.
+
+    Steps in which tensors were recorded cost more than others; they are left out where enough others are left.
+    """
     steps: dict[int, dict[str, float]] = {}
     parts: dict[str, float] = defaultdict(float)
+    exposed = 0.0
+    last: Call | None = None
     for record in member.ring.records:
         if record.kind in _PARTS:
             parts[_PARTS[record.kind]] += _seconds(record)
+            if record.kind is Kind.BACKWARD and last is not None:  # after its last bucket it only waits
+                exposed += max(0, record.done - last.entered) / 1e9
+                last = None
+        elif record.flags & CallFlag.NATIVE and record.flags & CallFlag.BACKWARD:
+            last = record
         elif record.flags & CallFlag.WAITED and record.done > record.waited > 0:
-            parts["communication"] += (record.done - record.waited) / 1e9
+            exposed += (record.done - record.waited) / 1e9
         elif record.kind is Kind.STEP:
             if record.step >= _WARM_UP:
                 whole = _seconds(record)
                 told = {part: min(seconds, whole) for part, seconds in parts.items()}
-                steps[record.step] = {**told, "other": max(0.0, whole - sum(parts.values())), "step": whole}
-            parts = defaultdict(float)
-    return Pace(steps)
+                told |= {"other": max(0.0, whole - sum(parts.values())), "communication": exposed, "step": whole}
+                steps[record.step] = told
+            parts, exposed = defaultdict(float), 0.0
+    plain = {step: told for step, told in steps.items() if step not in recorded}
+    return Pace(plain if len(plain) >= _MIN_STEPS - 1 else steps)
 
 
 def _seconds(record: Call) -> float:
     return max(0, record.done - record.entered) / 1e9
 
 
-def throughput(run: CommRun, control: CommRun | None) -> dict[str, Any]:
+def throughput(run: CommRun, control: CommRun, recorded: Collection[int] = ()) -> dict[str, Any]:
     """Return the split of the step time by rank, in milliseconds, and the efficiency against the control."""
-    paces = {rank: pace_of(member) for rank, member in run.members.items()}
+    paces = {rank: pace_of(member, recorded) for rank, member in run.members.items()}
     told: dict[str, Any] = {f"rank {rank}": pace.medians() for rank, pace in paces.items() if pace.steps}
     if not told:
         return {}
@@ -66,7 +79,7 @@ def throughput(run: CommRun, control: CommRun | None) -> dict[str, Any]:
     for rank, by_step in lags.items():
         if f"rank {rank}" in told and by_step:
             told[f"rank {rank}"]["late"] = round(1e3 * median(by_step.values()), 3)
-    alone = [pace_of(member) for member in control.members.values()] if control is not None else []
+    alone = [pace_of(member, recorded) for member in control.members.values()]
     if alone and alone[0].steps and len(run.members) > 1:
         base = alone[0].medians()["step"]
         slowest = max(parts["step"] for parts in told.values() if isinstance(parts, dict))

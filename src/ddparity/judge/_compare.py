@@ -60,6 +60,7 @@ def compare_trials(control_dir: Path, candidate_dir: Path, *, allow_stale: bool 
         next_trials=plan_between(control.trial, candidate.trial).commands if len(names) > 1 else [],
         notes=notes + noted,
         merge_plan=plan,
+        throughput=communication.pace(control, candidate),
         layers=layers,
         findings=findings,
     )

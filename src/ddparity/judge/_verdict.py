@@ -101,6 +101,8 @@ class Verdict(msgspec.Struct, kw_only=True):
     """Commands that change one variable at a time, where several changed at once."""
     notes: list[str] = []
     merge_plan: dict[str, Any] = {}
+    throughput: dict[str, Any] = {}
+    """Where the time of the candidate's steps goes, by rank, in milliseconds; empty where no steps were timed."""
     layers: dict[str, LayerVerdict]
     findings: list[Finding] = []
 

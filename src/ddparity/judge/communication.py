@@ -15,6 +15,7 @@ from ._comm_match import Divergence, compare_group
 from ._comm_misuse import misuse
 from ._comm_pace import straggler, throughput
 from ._comm_run import CommRun, load_comm
+from ._comm_small_groups import small_groups
 from ._comm_transfers import transfers
 from ._run import Run
 from ._verdict import Finding, LayerVerdict, Status
@@ -32,6 +33,8 @@ def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
     if not any(member.init() for member in run.members.values()):
         return LayerVerdict(status=Status.NOT_TESTED, reason="no process group was made"), []
     checked, found = examine(run, status=candidate.trial.facts.status)
+    if not found or found[0].cause.code.startswith("pace."):
+        found = [*small_groups(run, candidate), *found]
     if found:
         first = found[0]
         at = "" if first.step is None else f"step {first.step}, "
@@ -62,6 +65,7 @@ def examine(run: CommRun, *, status: TrialStatus) -> tuple[int, list[Finding]]:
     found = [*started, *made, *(each for _, findings in timed for each in findings)]
     waits = [_comm_ends.absence(run, each) for each in alone] if not ended_well or not _excused(run) else []
     found += waits
+    _date_deaths(deaths, waits)
     found += transfers(run, ended_well=ended_well)
     if not started:
         found += misuse(run)
@@ -70,6 +74,15 @@ def examine(run: CommRun, *, status: TrialStatus) -> tuple[int, list[Finding]]:
     if not found:
         found += straggler(run)
     return checked, found
+
+
+def _date_deaths(deaths: list[Finding], waits: list[Finding]) -> None:
+    """Give a death the step in which it shows: that of the call in which the others wait for the rank."""
+    for death in deaths:
+        for wait in waits:
+            if wait.ranks and death.ranks and death.ranks[0] in wait.ranks and wait.step is not None:
+                death.step = wait.step
+                break
 
 
 def _divergences(run: CommRun) -> tuple[int, list[Divergence]]:
@@ -143,6 +156,7 @@ def _passed(run: CommRun, checked: int) -> str:
 def pace(control: Run, candidate: Run) -> dict[str, Any]:
     """Return where the time of the candidate's training steps goes, by rank; empty where it is not known."""
     try:
-        return throughput(load_comm(candidate.trial.folder), load_comm(control.trial.folder))
+        runs = load_comm(candidate.trial.folder), load_comm(control.trial.folder)
+        return throughput(*runs, recorded=set(candidate.digested_steps) | set(control.digested_steps))
     except TraceError:
         return {}

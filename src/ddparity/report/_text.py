@@ -23,6 +23,7 @@ def render_text(verdict: Verdict) -> str:
         _layer_lines(verdict),
         _varied(verdict),
         _plan(verdict),
+        _throughput(verdict),
     ]
     blocks += [_layer_findings(verdict, name) for name, _ in layers(verdict)]
     return "\n\n".join("\n".join(block) for block in blocks if block) + "\n"
@@ -80,6 +81,20 @@ def _plan(verdict: Verdict) -> list[str]:
     if len(rows) > _MAX_PLAN:
         rows = [*rows[:_MAX_PLAN], f"  and {len(rows) - _MAX_PLAN} more (--json lists them)"]
     return ["merge plan", *rows] if rows else []
+
+
+def _throughput(verdict: Verdict) -> list[str]:
+    """Say where the time of a step goes: a line a rank, the parts in milliseconds."""
+    rows = []
+    for key, value in verdict.throughput.items():
+        if isinstance(value, dict):
+            parts = [f"{plain(str(part)).replace('_', ' ')} {shown(number)}" for part, number in value.items()]
+            rows.append(f"  {plain(key)}: {', '.join(parts)}")
+        else:
+            rows.append(f"  {plain(key).replace('_', ' ')}: {shown(value)}")
+    if len(rows) > _MAX_PLAN:
+        rows = [*rows[:_MAX_PLAN], f"  and {len(rows) - _MAX_PLAN} more (--json lists them)"]
+    return ["throughput (median ms a step)", *rows] if rows else []
 
 
 def _layer_findings(verdict: Verdict, layer: str) -> list[str]:
