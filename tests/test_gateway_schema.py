@@ -20,7 +20,7 @@ from ddparity.gateway._settings import Settings
 from ddparity.gateway.app import create_app
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.filterwarnings("ignore")]
-QUICK = settings(max_examples=25, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=12, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 CALLS = [
     ("POST", "/api/v1/jobs/submit"),
     ("GET", "/api/v1/jobs/status/{job_id}"),

@@ -4,7 +4,7 @@ import json
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request
-from fastapi.responses import HTMLResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from pydantic import ValidationError
 
 from ddparity.gateway._auth import Owner, Reader, Submitter, TheService
@@ -84,9 +84,8 @@ def submit(
     except ValidationError as error:
         return invalid([dict(each) for each in error.errors()])
     job = service.submit(wanted, caller.owner)
-    return Submitted(
-        code=200, message=f"The job {job.job_id!r} was taken in.", job_id=job.job_id, status=job.state.shown
-    )
+    message = f"The job {job.job_id!r} was taken in."
+    return JSONResponse({"code": 200, "message": message, "job_id": job.job_id, "status": job.state.shown})
 
 
 def _whole(text: str) -> int | str:

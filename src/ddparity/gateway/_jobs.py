@@ -6,18 +6,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, func, insert, select, update
+from sqlalchemy import Connection, Table, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from ddparity.gateway._database import Database
-from ddparity.gateway._job import Conflict, Job, JobEvent, JobExists, JobMissing, QueueFull, job_of
+from ddparity.gateway._job import Conflict, Job, JobEvent, JobExists, JobMissing, job_of
 from ddparity.gateway._request import JobRequest
+from ddparity.gateway._room import Room
 from ddparity.gateway._states import ACTIVE, FOLLOWS, State
 from ddparity.gateway._tables import EventRow, JobRow, SlotRow
 
 _JOBS: Table = JobRow.__table__  # type: ignore[assignment]
 _EVENTS: Table = EventRow.__table__  # type: ignore[assignment]
 _SLOTS: Table = SlotRow.__table__  # type: ignore[assignment]
+
+_ENTERED = ("uid", "job_id", "owner", "state", "version", "engine", "request", "num_slots", "priority", "created")
+# Statements that every submission makes are put together once: that takes longer than running them.
+_ENTER = insert(_JOBS).values({name: bindparam(name) for name in _ENTERED})
+_TELL = insert(_EVENTS).values({name: bindparam(name) for name in ("job_uid", "time", "kind", "detail")})
+_BY_UID = select(_JOBS).where(_JOBS.c.uid == bindparam("uid"))
+_FIND = select(_JOBS).where(_JOBS.c.owner == bindparam("owner"), _JOBS.c.job_id == bindparam("job_id"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +41,7 @@ class Jobs:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self._room = Room()
 
     def submit(self, request: JobRequest, owner: str, *, num_slots: int, max_owner_queued: int, max_queued: int) -> Job:
         """Enter a job as PENDING.
@@ -41,28 +50,39 @@ class Jobs:
             JobExists: The owner has one of that name.
             QueueFull: Too many wait.
         """
-        uid, now = uuid.uuid4().hex, time.time()
-        values = {
-            "uid": uid,
-            "job_id": request.job_id,
-            "owner": owner,
-            "state": State.PENDING.value,
-            "version": 0,
-            "engine": request.engine,
-            "request": request.model_dump(),
-            "num_slots": num_slots,
-            "priority": request.priority,
-            "created": now,
-        }
+        job = Job(
+            uid=uuid.uuid4().hex,
+            job_id=request.job_id,
+            owner=owner,
+            state=State.PENDING,
+            version=0,
+            engine=request.engine,
+            engine_ref=None,
+            request=request,
+            num_slots=num_slots,
+            priority=request.priority,
+            created=time.time(),
+            started=None,
+            ended=None,
+            cancelled_by=None,
+            exit_code=None,
+            error=None,
+            metrics={},
+            phases={},
+        )
+        row = {name: getattr(job, name) for name in _ENTERED}
         try:
             with self._database.write() as connection:
-                self._refuse_duplicate(connection, owner, request.job_id)
-                self._refuse_overflow(connection, owner, max_owner_queued, max_queued)
-                connection.execute(insert(_JOBS).values(values))
-                _tell(connection, uid, State.PENDING.value, {"by": owner})
-        except IntegrityError as error:  # another process was faster
-            raise JobExists(_exists(request.job_id)) from error
-        return self.by_uid(uid)
+                if not self._room.has(owner):
+                    self._room.count(connection, owner, max_owner_queued, max_queued)
+                connection.execute(_ENTER, {**row, "state": job.state.value, "request": request.model_dump()})
+                _tell(connection, job.uid, State.PENDING.value, {"by": owner})
+        except IntegrityError as error:
+            raise JobExists(
+                f"The job {job.job_id!r} exists already. Choose another job_id, or ask for its status."
+            ) from error
+        self._room.take(owner)
+        return job
 
     def by_uid(self, uid: str) -> Job:
         """Return the job with this number.
@@ -71,7 +91,7 @@ class Jobs:
             JobMissing: There is none.
         """
         with self._database.read() as connection:
-            row = connection.execute(select(_JOBS).where(_JOBS.c.uid == uid)).first()
+            row = connection.execute(_BY_UID, {"uid": uid}).first()
         if row is None:
             raise JobMissing(f"There is no job with the number {uid!r}.")
         return job_of(row)
@@ -83,7 +103,7 @@ class Jobs:
             JobMissing: The owner has none of that name; whether somebody else does is not told.
         """
         with self._database.read() as connection:
-            row = connection.execute(_of(owner, job_id)).first()
+            row = connection.execute(_FIND, {"owner": owner, "job_id": job_id}).first()
         if row is None:
             raise JobMissing(f"There is no job {job_id[:128]!r}. See: ddparity jobs, or GET /api/v1/jobs")
         return job_of(row)
@@ -192,7 +212,7 @@ class Jobs:
             JobMissing: The owner has none of that name.
         """
         with self._database.write() as connection:
-            row = connection.execute(_of(owner, job_id)).first()
+            row = connection.execute(_FIND, {"owner": owner, "job_id": job_id}).first()
             if row is None:
                 raise JobMissing(f"There is no job {job_id[:128]!r}. See: ddparity jobs, or GET /api/v1/jobs")
             job = job_of(row)
@@ -206,25 +226,6 @@ class Jobs:
                     _tell(connection, job.uid, State.CANCELLED.value, {})
         return self.by_uid(job.uid)
 
-    def _refuse_duplicate(self, connection: Connection, owner: str, job_id: str) -> None:
-        if connection.execute(_of(owner, job_id).with_only_columns(_JOBS.c.uid)).first() is not None:
-            raise JobExists(_exists(job_id))
-
-    def _refuse_overflow(self, connection: Connection, owner: str, max_owner: int, max_all: int) -> None:
-        waiting = select(func.count()).select_from(_JOBS).where(_JOBS.c.state == State.PENDING.value)
-        if (connection.scalar(waiting.where(_JOBS.c.owner == owner)) or 0) >= max_owner:
-            raise QueueFull(f"{max_owner} of your jobs wait already. Cancel some, or submit again when some have run.")
-        if (connection.scalar(waiting) or 0) >= max_all:
-            raise QueueFull(f"{max_all} jobs wait already. Submit again when some have run.")
-
-
-def _of(owner: str, job_id: str) -> Select[Any]:
-    return select(_JOBS).where(_JOBS.c.owner == owner, _JOBS.c.job_id == job_id)
-
-
-def _exists(job_id: str) -> str:
-    return f"The job {job_id!r} exists already. Choose another job_id, or ask for its status."
-
 
 def _guarded(connection: Connection, job: Job, values: dict[str, Any]) -> None:
     unchanged = (_JOBS.c.uid == job.uid) & (_JOBS.c.state == job.state.value) & (_JOBS.c.version == job.version)
@@ -233,5 +234,5 @@ def _guarded(connection: Connection, job: Job, values: dict[str, Any]) -> None:
         raise Conflict(f"job {job.job_id!r} changed since it was read as {job.state} (version {job.version})")
 
 
-def _tell(connection: Connection, uid: Any, kind: str, detail: dict[str, Any]) -> None:
-    connection.execute(insert(_EVENTS).values(job_uid=uid, time=time.time(), kind=kind, detail=detail))
+def _tell(connection: Connection, uid: str, kind: str, detail: dict[str, Any]) -> None:
+    connection.execute(_TELL, {"job_uid": uid, "time": time.time(), "kind": kind, "detail": detail})
