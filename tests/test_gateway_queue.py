@@ -1,7 +1,13 @@
 """The laws of the queue, and of the store beneath it."""
 
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
@@ -111,11 +117,50 @@ def test_no_large_job_starves(slots, length) -> None:
 
 
 @pytest.fixture
-def database(tmp_path):
+def sqlite(tmp_path):
     made = Database(sqlite_url(tmp_path / "jobs.sqlite"))
     made.migrate()
     yield made
     made.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database(request, tmp_path):
+    url = sqlite_url(tmp_path / "jobs.sqlite") if request.param == "sqlite" else request.getfixturevalue("postgres")()
+    made = Database(url)
+    made.migrate()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def postgres(tmp_path_factory):
+    """Return a function that makes an empty database on a real server and returns its URL."""
+    pytest.importorskip("psycopg")
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not found:
+        pytest.skip("needs PostgreSQL: apt-get install postgresql")
+    programs, root = found[-1].parent, Path(tempfile.mkdtemp(prefix="ddparity-pg-"))
+    user = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
+    if user:
+        shutil.chown(root, "postgres")
+    data, options = root / "data", f"-c listen_addresses= -c unix_socket_directories={root} -c fsync=off"
+
+    def run(*command):
+        return subprocess.run([*user, *command], check=True, capture_output=True, timeout=60, cwd=root)
+
+    run(str(programs / "initdb"), "-D", str(data), "-U", "ddparity", "--auth=trust", "--no-sync")
+    run(str(programs / "pg_ctl"), "-D", str(data), "-o", options, "-l", str(root / "log"), "-w", "start")
+    names = itertools.count()
+
+    def make() -> str:
+        name = f"jobs{next(names)}"
+        run(str(programs / "createdb"), "-h", str(root), "-U", "ddparity", name)
+        return f"postgresql+psycopg://ddparity@/{name}?host={root}"
+
+    yield make
+    run(str(programs / "pg_ctl"), "-D", str(data), "-m", "immediate", "-w", "stop")
+    shutil.rmtree(root)
 
 
 def request(name: str, world_size: int = 1, **settings) -> JobRequest:
@@ -139,8 +184,8 @@ def test_the_migrations_make_the_tables_that_the_code_has(database) -> None:
 
 @pytest.mark.parametrize("before", State)
 @pytest.mark.parametrize("after", State)
-def test_only_transitions_that_exist_are_made(database, before, after) -> None:
-    jobs = Jobs(database)
+def test_only_transitions_that_exist_are_made(sqlite, before, after) -> None:
+    jobs = Jobs(sqlite)
     found = enter(jobs, "x")
     path = {State.PENDING: [], State.STARTING: [State.STARTING], State.RUNNING: [State.STARTING, State.RUNNING]}
     for state in path.get(before, [State.STARTING, before]):

@@ -84,6 +84,7 @@ def test_kill_with_real_processes(gateway: Gateway, part: str, args: list[str], 
         assert found["error"].startswith("rank 1 ")
 
 
+@pytest.mark.slow
 def test_a_killed_training_starts_again_from_its_checkpoint(gateway: Gateway) -> None:
     job = gateway.submit("resumes", 2, 32, entry="digits", args=["--epochs", "20"], max_restarts=1)
     deadline = time.monotonic() + WAIT

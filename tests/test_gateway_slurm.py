@@ -13,6 +13,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 import httpx
+
 from gateway_harness import Gateway, pids_of, tagged
 from slurm_cluster import Cluster
 
@@ -101,6 +102,7 @@ def test_kill(gateway: Gateway, part: str) -> None:
     assert ("the launcher was killed by SIGKILL" in found["error"]) == (part == "agent")
 
 
+@pytest.mark.slow
 def test_slurmctld_is_killed_and_started_again(gateway: Gateway, cluster: Cluster) -> None:
     runs = submit(gateway, "runs-on", ["--seconds", "15"])
     gateway.wait_ranks(runs)
@@ -113,6 +115,7 @@ def test_slurmctld_is_killed_and_started_again(gateway: Gateway, cluster: Cluste
     assert (found["status"], found["error"]) == ("COMPLETED", None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("point", ["after-claim", "after-held", "after-ref", "after-release"])
 def test_the_gateway_dies_between_hold_and_release(cluster: Cluster, tmp_path, point: str) -> None:
     gateway = Gateway(tmp_path / "store", "--slurm", env=environment(cluster))
@@ -131,6 +134,7 @@ def test_the_gateway_dies_between_hold_and_release(cluster: Cluster, tmp_path, p
         gateway.stop()
 
 
+@pytest.mark.slow
 def test_the_digits_are_trained_by_ddp_over_two_nodes(cluster: Cluster, tmp_path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")

@@ -89,8 +89,8 @@ def _engine(url: str) -> Engine:
         engine = create_engine(url, poolclass=QueuePool, pool_size=8, max_overflow=56, pool_timeout=30)
     except (NoSuchModuleError, ModuleNotFoundError) as error:
         raise UsageError(
-            f"The database driver is missing ({error}). For PostgreSQL: pip install 'psycopg[binary]', and a URL that "
-            "begins with postgresql+psycopg://"
+            f"The database driver is missing ({error}). For PostgreSQL: pip install 'ddparity[postgres]', and a URL "
+            "that begins with postgresql+psycopg://"
         ) from error
     event.listen(engine, "connect", _prepare)
     event.listen(engine, "begin", _begin_nothing)

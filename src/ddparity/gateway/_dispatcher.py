@@ -58,6 +58,7 @@ class Dispatcher:
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._lock: int | None = None
+        self._complaints: dict[str, str] = {}
         self.leads = False
         self.beat = 0.0
 
@@ -106,8 +107,7 @@ class Dispatcher:
         """See to every job once; return whether any is under way."""
         active = self._jobs.active()
         for job in active:
-            with contextlib.suppress(Conflict):  # somebody changed it: the next round reads it anew
-                self._see_to(job)
+            self._see_to_safely(job)
         started = False if self._settings.paused else self._start_next()
         return bool(active) or started
 
@@ -125,8 +125,7 @@ class Dispatcher:
             taken = self._jobs.start(job, [slot.name for slot in mine])
             if taken is not None:
                 crash_point("after-claim")
-                with contextlib.suppress(Conflict):
-                    self._see_to(taken)
+                self._see_to_safely(taken)
         return bool(chosen)
 
     def _has_disk(self) -> bool:
@@ -134,6 +133,20 @@ class Dispatcher:
             return shutil.disk_usage(self._settings.store).free >= self._settings.min_free_bytes
         except OSError:
             return False
+
+    def _see_to_safely(self, job: Job) -> None:
+        """Bring one job on; what goes wrong with it keeps no other from being seen to, and is tried again."""
+        try:
+            self._see_to(job)
+        except Conflict:  # somebody changed it: the next round reads it anew
+            return
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            if self._complaints.get(job.uid) != text:
+                self._complaints[job.uid] = text
+                _LOG.warning("job %s (%s) cannot be seen to just now: %s", job.job_id, job.uid, text)
+        else:
+            self._complaints.pop(job.uid, None)
 
     def _see_to(self, job: Job) -> None:
         """Bring one job on by what can be seen of it."""
