@@ -243,8 +243,7 @@ def test_ranges_of_the_flattened_tensor_add_up(shape: tuple[int, ...], cuts: lis
     at = [0, *sorted(int(cut * tensor.numel()) for cut in cuts), tensor.numel()]
     flat = tensor.reshape(-1)
     parts = [
-        digest_tensor(flat[a:b], offsets=(a,), global_shape=shape, with_hash=True)
-        for a, b in itertools.pairwise(at)
+        digest_tensor(flat[a:b], offsets=(a,), global_shape=shape, with_hash=True) for a, b in itertools.pairwise(at)
     ]
     assert_agree(merge_shards(parts, shape), digest_tensor(tensor, with_hash=True))
     arrays = [digest_of(flat[a:b].numpy(), offsets=(a,), global_shape=shape) for a, b in itertools.pairwise(at)]

@@ -101,6 +101,15 @@ def test_a_window_late_in_a_run_is_judged_by_what_parameters_were_off_by_when_it
     assert verdict.merge_plan["steps"] == [57, 58, 59]
 
 
+@slow
+def test_a_second_window_is_judged_as_sharply_as_the_first(trial):
+    flags, windows = "--model mlp --steps 40", {"steps": "0:2,36:38"}
+    verdict = compare_trials(trial(f"{flags} --accum 1", **windows), trial(flags, 2, **windows))
+    assert verdict.layers["numerics"].status is Status.PASS, verdict.first("numerics")
+    assert verdict.merge_plan["steps"] == [0, 1, 36, 37]
+    assert "hide" not in verdict.layers["numerics"].reason
+
+
 # -- faults ----------------------------------------------------------------------------------------------------------
 
 FAULTS = {

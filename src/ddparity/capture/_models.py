@@ -36,7 +36,7 @@ class ModelWatch:
         self._num_described = 0
         self._wrapped: IdentityMap[bool] = IdentityMap()
         self._described: IdentityMap[int] = IdentityMap()
-        self._recorded: IdentityMap[str] = IdentityMap()
+        self._recorded: IdentityMap[tuple[str, int]] = IdentityMap()
         self._flags: IdentityMap[tuple[bool, ...]] = IdentityMap()
         self._patterns: IdentityMap[set[tuple[bool, ...]]] = IdentityMap()
         self._looked_at: IdentityMap[bool] = IdentityMap()
@@ -146,17 +146,17 @@ class ModelWatch:
         self.session.gradients.attach(p for p in parameters if p in self._recorded)
 
     def first_sight(self, parameter: torch.Tensor) -> None:
-        """Record a parameter as it is before its first update."""
+        """Record a parameter as it is before its first update, or its first in a window that opens later."""
         session = self.session
         name = session.registry.name(parameter)
         if name is None:
             session.registry.refresh()
             name = session.registry.name(parameter) or "?"
-        if self._recorded.get(parameter) == name:
+        if self._recorded.get(parameter) == (name, session.window):
             return
         session.pieces.declared(parameter, name)
         if session.gradients.record(parameter.detach(), Site.PARAMETER, name, with_hash=True):
-            self._recorded.put(parameter, name)
+            self._recorded.put(parameter, (name, session.window))
 
     def _notice_freezing(self, top: nn.Module, parameters: list[nn.Parameter]) -> None:
         session = self.session

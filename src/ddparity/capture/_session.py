@@ -77,6 +77,7 @@ class Session:
         self._flushed = 0.0
         self._window_open = self._in_window(0)
         self._num_automatic = 0
+        self.window = 0
         self._once: set[str] = set()
         self._pending: list[tuple[str, str]] = []
 
@@ -309,6 +310,7 @@ class Session:
         if is_open == self._window_open:
             return
         self._window_open = is_open
+        self.window += is_open
         if is_open and self.opened and not announced:
             self.writer.event(Event.WINDOW, step=self.step, open=True)
         if not is_open:

@@ -28,8 +28,8 @@ def initial_parameters(ctx: StepContext) -> list[Finding]:
         floor = ctx.floors.at(0, depth=0)
         scale = max(rows[0].digest.norm, 1e-30)
         error = relative_error(logical.digest, rows[0].digest)
-        if ctx.step > 0 and error <= ctx.floors.after(ctx.step):
-            ctx.tally.drift = max(ctx.tally.drift, error)
+        if ctx.step > 0 and (error <= ctx.floors.after(ctx.step) or ctx.floors.since == ctx.step):
+            ctx.tally.drift = max(ctx.tally.drift, error)  # what the steps before it made, which nobody recorded
             error = 0.0
         differ = logical.spread / scale > floor.value
         inferred = any(row is not None and row.site.placement.startswith("inferred") for row in held.values())

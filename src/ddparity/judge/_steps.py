@@ -22,6 +22,14 @@ def steps_of(control: Run, candidate: Run) -> list[int]:
     return sorted(finished | begun) if candidate.ranks else []
 
 
+def begins_anew(step: int, control: Run, candidate: Run) -> bool:
+    """Whether both sides recorded their parameters at the start of this step, in a window that opened later on."""
+    if step == min(candidate.digested_steps, default=step) or step - 1 in candidate.digested_steps:
+        return False
+    sides = [control.ranks[min(control.ranks)], *candidate.ranks.values()]
+    return all(step in steps and steps[step].digests.get(Site.PARAMETER) for steps in sides)
+
+
 def context_of(step: int, control: Run, candidate: Run, floors: Floors, tally: Tally) -> StepContext:
     ours = control.ranks[min(control.ranks)][step]
     theirs = {rank: steps[step] for rank, steps in sorted(candidate.ranks.items()) if step in steps}

@@ -11,7 +11,7 @@ from ._floors import Floors, Measured
 from ._plan import ReductionPlan, SamplePlan
 from ._recording import in_float64, without_dropout
 from ._run import Run
-from ._steps import context_of, cut_short, floors_of, steps_of
+from ._steps import begins_anew, context_of, cut_short, floors_of, steps_of
 from ._verdict import Finding, LayerVerdict, Status
 
 _MAX_FINDINGS = 200
@@ -37,6 +37,8 @@ def judge(
     plans: dict[int, tuple[SamplePlan, ReductionPlan]] = {}
     data_lost: int | None = None
     for step in steps:
+        if begins_anew(step, control, candidate):
+            floors, tally.drift = replace(floors, since=step), 0.0
         ctx = context_of(step, control, candidate, replace(floors, upstream=tally.drift), tally)
         judged = bool(ctx.control.digests.get(Site.SYNCED_GRADIENT) or ctx.control.digests.get(Site.ACTIVATION))
         if data_lost is not None:
