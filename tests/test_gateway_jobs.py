@@ -29,6 +29,28 @@ def test_metrics_are_what_the_script_logged(gateway: Gateway) -> None:
     assert [(point["value"], point["step"]) for point in series["epoch_1_loss"]] == [(0.5, 1)]
 
 
+def test_the_gate_is_run_once_for_a_piece_of_code_and_leaves_nothing_in_the_job(gateway: Gateway) -> None:
+    """Without torch nothing is recorded: the gate has run the single-device path, and cannot say more."""
+    for name, gate in (("gated", "run"), ("gated-again", "passed before")):
+        job = gateway.submit(name, gate="on")
+        found = gateway.wait(job)
+        assert found["status"] == "COMPLETED"
+        assert found["phases"] == ({"gate": "INCONCLUSIVE"} if gate == "run" else {}) | {"train": "PASS"}
+        told = [event["detail"] for event in gateway.get(f"/{job}/events").json()["events"]]
+        assert [detail["gate"] for detail in told if "gate" in detail] == [gate]
+        points = gateway.get(f"/{job}/metrics").json()["metrics"]["epoch_1_loss"]
+        assert len(points) == 1
+    assert "hello from rank 0" in gateway.get("/gated/logs/0", phase="gate").text
+
+
+def test_a_gate_that_fails_ends_the_job_before_any_process_group(gateway: Gateway) -> None:
+    job = gateway.submit("gate-stops", gate="on", entry="fails.py")
+    found = gateway.wait(job)
+    assert (found["status"], found["phases"]) == ("FAILED", {"gate": "FAIL"})
+    assert found["error"] == "gate: the single-device path raised ValueError: planted"
+    assert not (gateway.folder(job) / "logs" / "train-0").exists()
+
+
 def test_a_failed_rank_is_named_with_its_error(gateway: Gateway) -> None:
     found = gateway.wait(gateway.submit("fails", args=["--fail-rank", "1"]))
     assert (found["status"], found["error"]) == ("FAILED", "rank 1 raised ValueError: planted on rank 1")

@@ -81,6 +81,9 @@ def _phases(
                 command=[*trial, "control", *store, "--name", str(gate.control), *timeout, "--", *alone],
                 passes={0: "PASS", 3: "INCONCLUSIVE"},
                 env={"DDPARITY_JOB_SINGLE": "1"},
+                # What it logs and saves is not the job's; a training must not resume from its own gate.
+                without=["DDPARITY_METRICS", "DDPARITY_CHECKPOINT_DIR"],
+                cwd=str(folder.root / "gate"),
                 watched=False,
             )
         )

@@ -87,7 +87,7 @@ class Running:
         return subprocess.Popen(
             command,
             env=self._environment(),
-            cwd=self._spec.cwd,
+            cwd=self._phase.cwd or self._spec.cwd,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
@@ -105,6 +105,8 @@ class Running:
     def _environment(self) -> dict[str, str]:
         allocation = {name: value for name, value in os.environ.items() if name.startswith("SLURM_")}
         env = {**allocation, **self._spec.env, **self._phase.env}
+        for name in self._phase.without:
+            env.pop(name, None)
         old = env.get("PYTHONPATH")
         return {
             **env,

@@ -13,7 +13,7 @@
       marks/<phase>-<attempt>/  what each rank wrote when it started and when it ended
       metrics.jsonl      what the script logged with ddparity.log_metric
       checkpoints/       kept from attempt to attempt, for the script to resume from
-      work/              the working directory
+      work/, gate/       the working directories of the training and of its gate
 """
 
 import contextlib
@@ -64,7 +64,7 @@ class JobFolder:
 
     def create(self, spec: JobSpec) -> None:
         """Make the folder and write the job's specification; doing it again changes nothing."""
-        for name in ("", "logs", "marks", "checkpoints", "work"):
+        for name in ("", "logs", "marks", "checkpoints", "work", "gate"):
             (self.root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         if not self.spec_path.exists():
             write_atomically(self.spec_path, msgspec.json.encode(spec))

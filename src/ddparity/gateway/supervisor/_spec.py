@@ -16,6 +16,8 @@ class Phase(msgspec.Struct, kw_only=True, frozen=True):
         passes: Exit codes after which the job goes on, and the word for each; any other ends it.
         optional: The job goes on whatever the exit code is.
         env: Environment beside the job's own.
+        without: Variables of the job that this command is not given.
+        cwd: Where it runs, if not where the others do.
         watched: Whether the death of a rank ends the command; the gate starts its process more than once.
     """
 
@@ -26,6 +28,8 @@ class Phase(msgspec.Struct, kw_only=True, frozen=True):
     passes: dict[int, str] = msgspec.field(default_factory=lambda: {0: "PASS"})
     optional: bool = False
     env: dict[str, str] = {}
+    without: list[str] = []
+    cwd: str | None = None
     watched: bool = True
 
 

@@ -1,0 +1,3 @@
+"""A training that fails on one device."""
+
+raise ValueError("planted")
