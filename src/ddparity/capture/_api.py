@@ -1,4 +1,4 @@
-"""The three lines for what cannot be seen from outside; each is an identity function when nothing records."""
+"""What is said from inside the script; each is an identity function when nothing records. See _metric_file too."""
 
 import sys
 from typing import Any, TypeVar
@@ -6,7 +6,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-def _session() -> Any:
+def current_session() -> Any:
+    """Return what records in this process, or None."""
     module = sys.modules.get("ddparity.capture._session")
     return module.current() if module is not None else None
 
@@ -21,7 +22,7 @@ def feed(batch: T) -> T:
     Raises:
         PinnedDataError: Under ``--pinned``, if the control's batch does not divide by the ranks and their batch size.
     """
-    session = _session()
+    session = current_session()
     return batch if session is None else session.fed(batch)
 
 
@@ -30,15 +31,7 @@ def mark(name: str, tensor: T) -> T:
 
     The tensor may be of any dense dtype; rows along dimension 0 are keyed by sample where they belong to samples.
     """
-    session = _session()
+    session = current_session()
     if session is not None:
         session.marked(name, tensor)
     return tensor
-
-
-def log_metric(name: str, value: float) -> float:
-    """Record a number, such as an accuracy, as ``metric:NAME``; return it unchanged."""
-    session = _session()
-    if session is not None:
-        session.metric(name, value)
-    return value

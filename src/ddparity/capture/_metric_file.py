@@ -9,7 +9,7 @@ import math
 import os
 import time
 
-from ._api import log_metric as tell_recorder
+from ._api import current_session
 
 METRICS_VARIABLE = "DDPARITY_METRICS"
 """Environment variable that names the file."""
@@ -30,7 +30,10 @@ def log_metric(name: str, value: float, step: int | None = None) -> float:
     """
     if path := os.environ.get(METRICS_VARIABLE):
         _append(path, name, value, step)
-    return tell_recorder(name, value)
+    session = current_session()
+    if session is not None:
+        session.metric(name, value)
+    return value
 
 
 def _append(path: str, name: str, value: float, step: int | None) -> None:
