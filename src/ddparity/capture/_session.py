@@ -250,7 +250,8 @@ class Session:
         self.rank, self.world_size, facts = _facts.rank_facts(self.config)
         folder = Path(self.config.trial_dir) / f"rank-{self.rank:05d}"
         self._flushed = time.monotonic()
-        self.comm.open(self.rank, self.world_size)
+        if self.comm.ring is None:
+            self.comm.open(self.rank, self.world_size)
         self.ending.opened()
         try:
             return RankWriter(folder, facts)

@@ -170,6 +170,13 @@ COMMUNICATION = (
         fix="Iterate in the same order on every rank: over a list, not over a set or in order of arrival.",
     ),
     KnownCause(
+        code="collective.shifted",
+        meaning="A rank left out the reduction of one training step; since then gradients of different steps meet.",
+        evidence="The n-th call reduces gradients of one step on some ranks and of a later step on the others.",
+        alike=("collective.order: there the step agrees and the parameters do not.",),
+        fix="Look at what skips the reduction on that rank: no_sync(), a continue, a forward without a backward.",
+    ),
+    KnownCause(
         code="collective.missing",
         meaning="A rank did not make a call that the others wait in.",
         evidence="The others made the n-th call of the group, and this rank made one less.",

@@ -128,7 +128,7 @@ def _death(run: CommRun, member: Member, code: str) -> Finding:
         ranks=[member.rank],
         evidence={
             "died": member.describe(),
-            "at": short(at),
+            "last_seen_at": short(at),
             "after_calls": len(member.ring.calls),
             "others": {f"rank {m.rank}": where_now(m) for m in others[:8]},
             "hosts": who(run, run.members),
@@ -144,7 +144,7 @@ def how_ended(run: CommRun, member: Member) -> str:
     if member.ring.status is ProcessStatus.EXITED:
         return "rank.exited"
     if member.ring.status is ProcessStatus.RAISED:
-        return "rank.raised" if _is_own(member.error) else ""
+        return "rank.raised" if _is_own(member.error) and member.failed_start is None else ""
     if member.ring.status is ProcessStatus.FINISHED:
         return ""
     if _stood_still(run, member):
@@ -253,17 +253,25 @@ def mismatch(run: CommRun, found: Divergence) -> Finding:
         "collective.left_loop" if left else found.code,
         name=name_of(call),
         step=call.step,
-        ranks=sorted(calls),
+        ranks=_concerned(found),
         evidence={
             "group": found.group.label,
             "call": found.seq,
             **sites(calls),
+            "steps": {f"rank {r}": c.step for r, c in calls.items()} if found.code == "collective.shifted" else {},
             "ends": {
                 f"rank {r}": where_now(run.members[r]) for r in calls if run.members[r].error or run.members[r].killed
             },
             "hosts": who(run, calls),
         },
     )
+
+
+def _concerned(found: Divergence) -> list[int]:
+    """Return the ranks that a mismatch is about: those ahead in steps where calls are shifted, else all of them."""
+    first = min(call.step for call in found.calls.values())
+    shifted = [rank for rank, call in found.calls.items() if call.step > first]
+    return sorted(shifted if found.code == "collective.shifted" else found.calls)
 
 
 def _locus(found: Divergence) -> tuple[int, bool]:
@@ -273,6 +281,8 @@ def _locus(found: Divergence) -> tuple[int, bool]:
     that no rank called from before is the one that does not belong; else it is the call of the earliest step.
     """
     calls = found.calls
+    if found.code == "collective.shifted":
+        return min(calls, key=lambda rank: calls[rank].step), False
     for rank, call in calls.items():
         for other, theirs in calls.items():
             if rank != other and left_loop(theirs, call):

@@ -7,7 +7,7 @@ from ddparity.trace._ring_format import Field
 
 from . import _causes
 from ._comm_finding import finding, who
-from ._comm_run import CommRun, Member, short
+from ._comm_run import CommRun, Error, short
 from ._verdict import Finding, Phase
 
 _FACTS = (
@@ -31,17 +31,17 @@ _BY_ERROR = {
 
 def launch(run: CommRun) -> list[Finding]:
     """Return what is wrong with the start, the root first."""
-    failed = {rank: m for rank, m in run.members.items() if m.error is not None and m.error.where == "init"}
+    failed = {rank: error for rank, m in run.members.items() if (error := m.failed_start) is not None}
     found = [*_own_errors(run, failed), *_doubles(run), *_differences(run)]
     if failed and not found:
         found += _waited(run, failed)
     return found
 
 
-def _own_errors(run: CommRun, failed: dict[int, Member]) -> Iterator[Finding]:
+def _own_errors(run: CommRun, failed: dict[int, Error]) -> Iterator[Finding]:
     """Ranks whose own start went wrong, in the order of time."""
-    for rank, member in sorted(failed.items(), key=lambda pair: pair[1].errors[-1].time):
-        error = member.errors[-1]
+    for rank, error in sorted(failed.items(), key=lambda pair: pair[1].time):
+        member = run.members[rank]
         if error.is_cascade:
             continue
         code = _BY_ERROR.get(error.kind, "launch.failed")
@@ -122,10 +122,10 @@ def _odd(run: CommRun, values: dict[int, Any], code: str, fact: str) -> Iterator
     )
 
 
-def _waited(run: CommRun, failed: dict[int, Member]) -> Iterator[Finding]:
+def _waited(run: CommRun, failed: dict[int, Error]) -> Iterator[Finding]:
     """Every rank that was seen to start only waited for others: somebody never came."""
     absent = run.missing or [rank for rank in run.members if rank not in failed and not run.members[rank].joined]
-    first = min(failed, key=lambda rank: failed[rank].errors[-1].time)
+    first = min(failed, key=lambda rank: failed[rank].time)
     yield finding(
         "launch.rank_missing",
         name=f"rank:{absent[0] if absent else first}",
@@ -135,8 +135,8 @@ def _waited(run: CommRun, failed: dict[int, Member]) -> Iterator[Finding]:
         confidence=_causes.PROVED if absent else _causes.LIKELY,
         evidence={
             "waiting": sorted(failed),
-            "error": failed[first].describe(),
-            "master": failed[first].init().get("master"),
+            "error": run.members[first].describe(),
+            "master": run.members[first].init().get("master"),
         },
     )
 

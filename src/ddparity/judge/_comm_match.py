@@ -59,7 +59,7 @@ def compare_group(group: Group, run: CommRun) -> tuple[int, Divergence | None]:
                 group, seq, "collective.missing", calls, [r for r in absent if group.last(r) < seq]
             )
         checked += 1
-        code = _differs(calls) or _swapped(group, seq, calls)
+        code = _differs(calls) or _swapped(group, seq, calls) or _shifted(calls)
         if code:
             return checked, Divergence(group, seq, code, calls, [])
     return checked, None
@@ -103,6 +103,13 @@ def _swapped(group: Group, seq: int, calls: dict[int, Call]) -> str:
             if a and b and a != b and (b, a) in _pairs(group, one, other, seq, identity):
                 return "collective.order"
     return ""
+
+
+def _shifted(calls: dict[int, Call]) -> str:
+    """Tell whether gradients of different training steps met: a rank has left out the reduction of one."""
+    gradients = all(call.flags & CallFlag.BACKWARD or call.name for call in calls.values())
+    steps = {call.step for call in calls.values()}
+    return "collective.shifted" if gradients and len(steps) > 1 and min(steps) >= 0 else ""
 
 
 def _pairs(group: Group, one: int, other: int, seq: int, identity: Callable[[Call], str]) -> set[tuple[str, str]]:

@@ -73,6 +73,11 @@ class Member:
         return self.errors[-1] if self.errors else None
 
     @property
+    def failed_start(self) -> Error | None:
+        """The error that ``init_process_group`` raised, if it never returned."""
+        return None if self.joined else next((error for error in self.errors if error.where == "init"), None)
+
+    @property
     def killed(self) -> bool:
         """Whether it ended by a signal of its own, and not because its launcher cleared up."""
         return self.exit_code is not None and self.exit_code < 0 and self.exit_code != -15
