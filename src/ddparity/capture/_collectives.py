@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from ddparity.trace._ring_format import LAUNCHED, Kind
+from ddparity.trace._ring_format import LAUNCHED, CallFlag
 
 from ._signatures import SIGNATURES, Described, Signature
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from ._comm import CommWatch
 
 _now = time.monotonic_ns
+_C10D = dist.distributed_c10d.__file__
+_WAITED = int(CallFlag.WAITED)
 
 
 class RecordedWork(dist.Work):
@@ -124,6 +126,8 @@ class RecordedGroup(dist.ProcessGroup):
         self.inner = inner
         self.watch = watch
         self.label = label
+        self.label_number: int | None = None
+        self.group_rank = inner.rank()
         self.num_calls = 0
         self.num_transfers = 0
         self.chain = 0
@@ -141,26 +145,30 @@ def _recorded(name: str, signature: Signature) -> Callable[..., Any]:
     def call(self: RecordedGroup, /, *args: Any, **kwargs: Any) -> Any:
         inner = getattr(self.inner, name)
         watch = self.watch
-        frame = sys._getframe(0).f_back
-        direct = frame is not None and name in frame.f_code.co_names
-        noted = watch.entered(self, signature, args, kwargs, frame, direct=direct)
+        frame = sys._getframe(1)
+        direct = name in frame.f_code.co_names  # else C++ called, and the frame is what runs beneath it
+        noted = watch.enter(self, signature, args, kwargs, frame, direct)
         if noted is None:
             return inner(*args, **kwargs)
-        ring, at, serial, described = noted
+        ring, at, serial, described, flags = noted
         try:
             work = inner(*args, **kwargs)
+            launched = _now()
+            if direct and work is not None and not described.is_async and frame.f_code.co_filename == _C10D:
+                work.wait()  # as the caller does next
+                ring.finish(at, launched, launched, _now(), flags | _WAITED)
+                return work
         except Exception as error:
             watch.failed(at, serial, error, 0)
             raise
-        if ring.serial(at) == serial:
-            ring.stamp(at, LAUNCHED, _now())
+        ring.stamp(at, LAUNCHED, launched)
         if work is None:
             watch.completed(at, serial)
             return None
         if not direct:
             watch.native(at, serial)
             return work
-        if described.is_async and described.written and signature.kind is not Kind.SEND:
+        if described.is_async and described.written and not signature.is_send:
             watch.pending[serial] = weakref.ref(described.written[0])
         return RecordedWork(work, watch, at, serial, _in_flight(described) if described.is_async else [])
 

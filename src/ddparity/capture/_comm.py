@@ -8,12 +8,12 @@ import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 import torch
 
-from ddparity.trace._ring_format import DONE, GAPS, POINT_TO_POINT, WAITED, CallFlag, Field, Kind, ProcessStatus
+from ddparity.trace._ring_format import DONE, GAPS, WAITED, CallFlag, Field, Kind, ProcessStatus
 
 from . import _facts
 from ._collectives import RecordedGroup
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 
 _now = time.monotonic_ns
 _MASK = (1 << 64) - 1
-_NAMED = frozenset({Kind.ALL_REDUCE, Kind.REDUCE, Kind.BROADCAST, Kind.ALL_GATHER, Kind.REDUCE_SCATTER})
-Shape = tuple[int, int, int, int, int, int]
+_ASYNC, _NATIVE, _UNEVEN = int(CallFlag.ASYNC), int(CallFlag.NATIVE), int(CallFlag.UNEVEN)
+_BACKWARD, _STRIDED = int(CallFlag.BACKWARD), int(CallFlag.STRIDED)
+_WAITED, _OVERWRITTEN = int(CallFlag.WAITED), int(CallFlag.OVERWRITTEN)
 
 
 class CommWatch:
@@ -49,9 +50,10 @@ class CommWatch:
         self.pending: dict[int, Any] = {}
         self._natives: list[tuple[int, int]] = []
         self._signatures: dict[Any, tuple[int, ...]] = {}
-        self._names: dict[int, str] | None = None
+        self._names: dict[int, int] | None = None
         self._begun: dict[Kind, int] = {}
         self._in_step = False
+        self._in_backward = False
         self._step_began = 0
 
     def install(self) -> None:
@@ -91,66 +93,86 @@ class CommWatch:
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    @guarded
-    def entered(
+    def enter(
         self,
         group: RecordedGroup,
         signature: Signature,
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
-        frame: FrameType | None,
-        *,
+        frame: FrameType,
         direct: bool,
-    ) -> tuple[Ring, int, int, Described] | None:
-        """Write down a call before the backend sees it; return where."""
+    ) -> tuple[Ring, int, int, Described, int] | None:
+        """Write down a call before the backend sees it; return where.
+
+        It costs some microseconds of every call, so it does without the guard's bookkeeping: no operation runs here.
+        """
         ring = self.ring
-        if ring is None:
+        if ring is None or self.session.dead:
             return None
-        described = signature.describe(args, kwargs, group.rank())
-        stack, origin = self.stacks.of(frame)
-        flags = (CallFlag.ASYNC if described.is_async else 0) | (0 if direct else CallFlag.NATIVE)
-        if described.uneven:
-            flags |= CallFlag.UNEVEN
-        if Kind.BACKWARD in self._begun:
-            flags |= CallFlag.BACKWARD
-        key = (signature.kind, described.root, described.reduce_op, *(_shape_key(t) for t in described.sent))
+        try:
+            if torch._C._len_torch_function_stack():
+                with torch._C.DisableTorchFunction():
+                    return self._enter(ring, group, signature, args, kwargs, frame, direct)
+            return self._enter(ring, group, signature, args, kwargs, frame, direct)
+        except Exception as error:
+            self.session.disable(error)
+            return None
+
+    def _enter(
+        self,
+        ring: Ring,
+        group: RecordedGroup,
+        signature: Signature,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        frame: FrameType,
+        direct: bool,
+    ) -> tuple[Ring, int, int, Described, int]:
+        described = signature.describe(args, kwargs, group.group_rank)
+        sent, _, root, reduce_op, is_async, tag, uneven = described
+        key = (signature.kind, root, reduce_op, *[(t.shape, t.dtype, _strides(t)) for t in sent])
         known = self._signatures.get(key) or self._look_at(ring, key, described)
         dtype, shape, layout, numel, num_bytes, crc = known
-        if layout:
-            flags |= CallFlag.STRIDED
-        if signature.kind in POINT_TO_POINT:
-            group.num_transfers += 1
-            seq = group.num_transfers
+        flags = (_ASYNC if is_async else 0) | (0 if direct else _NATIVE)
+        flags |= (_UNEVEN if uneven else 0) | (_BACKWARD if self._in_backward else 0) | (_STRIDED if layout else 0)
+        if signature.is_transfer:
+            group.num_transfers = seq = group.num_transfers + 1
         else:
-            group.num_calls += 1
+            group.num_calls = seq = group.num_calls + 1
             group.chain = (group.chain * 1000003 + crc) & _MASK
-            seq = group.num_calls
-        name = self._name_of(described, signature.kind) if direct and described.sent else ""
+        site = self.stacks.site(frame)
+        numbers = site.numbers
+        if numbers is None:
+            numbers = site.numbers = (ring.string(site.stack), ring.string(site.origin), ring.string(site.argument))
+        label = group.label_number
+        if label is None:
+            label = group.label_number = ring.string(group.label)
+        name = self._name_of(sent[0]) if direct and signature.is_named else 0
         at = ring.call(
             _now(),
             signature.kind,
-            int(flags),
-            ring.string(group.label),
+            flags,
+            label,
             seq,
             0,
-            self.step,
+            self.session.step if self._in_step else self.session.step - 1,
             dtype,
-            described.reduce_op if signature.kind in (Kind.ALL_REDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER) else 0,
+            reduce_op if signature.reduces else 0,
             0,
-            described.root,
-            described.tag,
+            root,
+            tag,
             numel,
             num_bytes,
             shape,
             layout,
-            ring.string(name),
-            ring.string(stack),
-            ring.string(origin),
-            len(described.sent),
-            ring.string(self.stacks.argument(frame)) if direct else 0,
+            name,
+            numbers[0],
+            numbers[1],
+            len(sent),
+            numbers[2] if direct else 0,
             group.chain,
         )
-        return ring, at, ring.serial(at), described
+        return ring, at, ring.serial(at), described, flags
 
     def _look_at(self, ring: Ring, key: Any, described: Described) -> tuple[int, ...]:
         tensors = described.sent
@@ -171,20 +193,20 @@ class CommWatch:
         )
         return known
 
-    def _name_of(self, described: Described, kind: Kind) -> str:
-        """Return the parameter whose value or gradient a call is about, if it is one's."""
-        if kind not in _NAMED:
-            return ""
-        if self._names is None:
-            self._names = {}
-            for top in self.session.registry.living_tops():
+    def _name_of(self, tensor: torch.Tensor) -> int:
+        """Return the number of the parameter whose value or gradient a call is about; 0 if it is no one's."""
+        names = self._names
+        if names is None:
+            names = {}
+            self._names = names
+            ring = self.ring
+            for top in self.session.registry.living_tops() if ring is not None else ():
                 for parameter in top.parameters():
                     name = self.session.registry.name(parameter)
-                    if name is not None and type(parameter.data) is torch.Tensor:
-                        self._names[parameter.data_ptr()] = name
-                        if parameter.grad is not None and type(parameter.grad) is torch.Tensor:
-                            self._names[parameter.grad.data_ptr()] = name
-        return self._names.get(described.sent[0].data_ptr(), "")
+                    if name is not None and ring is not None:
+                        number = ring.string(name)
+                        names.update((t.data_ptr(), number) for t in (parameter, parameter.grad) if _is_exact(t))
+        return names.get(tensor.data_ptr(), 0)
 
     def waited(self, at: int, serial: int, begin: int, *, overwritten: bool) -> None:
         """Note that somebody waited for a call and it completed."""
@@ -194,7 +216,7 @@ class CommWatch:
             now = _now()
             ring.stamp(at, WAITED, begin)
             ring.stamp(at, DONE, now)
-            ring.flag(at, CallFlag.WAITED | (CallFlag.OVERWRITTEN if overwritten else 0))
+            ring.flag(at, _WAITED | (_OVERWRITTEN if overwritten else 0))
             ring.set(Field.ACTIVE, now)
 
     def completed(self, at: int, serial: int) -> None:
@@ -231,7 +253,7 @@ class CommWatch:
 
     def native(self, at: int, serial: int) -> None:
         """Note a call that C++ launched: within backward it has completed when backward returns."""
-        if Kind.BACKWARD in self._begun:
+        if self._in_backward:
             self._natives.append((at, serial))
 
     @guarded
@@ -250,7 +272,7 @@ class CommWatch:
         for parameter in tensors:
             gradient = parameter.grad
             for read in (gradient, parameter):
-                if isinstance(read, torch.Tensor) and _is_exact(read) and read.data_ptr() in waiting:
+                if _is_exact(read) and read.data_ptr() in waiting:
                     serial = waiting.pop(read.data_ptr())
                     del self.pending[serial]
                     name = self.session.registry.name(parameter) or "?"
@@ -261,8 +283,9 @@ class CommWatch:
     def begins(self, kind: Kind) -> None:
         """Note the begin of a phase of the training step."""
         if self.ring is not None:
-            if kind in (Kind.FORWARD, Kind.BACKWARD):
+            if kind is not Kind.DATA and kind is not Kind.OPTIMIZER:
                 self._begin_step()
+                self._in_backward = kind is Kind.BACKWARD
             self._begun.setdefault(kind, _now())
 
     def ends(self, kind: Kind) -> None:
@@ -273,6 +296,7 @@ class CommWatch:
             return
         ring.note(kind, "", step=self.step, begun=begun)
         if kind is Kind.BACKWARD:
+            self._in_backward = False
             self._names = None
             now = _now()
             for at, serial in self._natives:
@@ -286,7 +310,7 @@ class CommWatch:
         if ring is not None:
             ring.note(Kind.STEP, "", step=self.session.step, begun=self._step_began or None)
             self._step_began = _now()
-            self._in_step = False
+            self._in_step = self._in_backward = False
             ring.set(Field.STEP, self.session.step + 1)
             self._begun.clear()
 
@@ -347,7 +371,11 @@ class CommWatch:
         self.watchdog.stop()
 
 
-def _is_exact(tensor: torch.Tensor) -> bool:
+def _strides(tensor: torch.Tensor) -> Any:
+    return tensor.stride() if tensor.layout == torch.strided else ()
+
+
+def _is_exact(tensor: Any) -> TypeGuard[torch.Tensor]:
     return type(tensor) in (torch.Tensor, torch.nn.Parameter)
 
 
@@ -356,7 +384,3 @@ def _has_gaps(tensor: torch.Tensor) -> bool:
     if tensor.layout != torch.strided or tensor.numel() < 2:
         return False
     return sum((n - 1) * abs(s) for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1 != tensor.numel()
-
-
-def _shape_key(tensor: torch.Tensor) -> Any:
-    return tensor.shape, tensor.dtype, tensor.stride() if tensor.layout == torch.strided else ()

@@ -15,8 +15,10 @@ from ddparity.trace._ring_format import (
     FLAGS_OFFSET,
     FOLDER,
     HEAD,
+    LAUNCHED,
     LONG,
     MAGIC,
+    PAIR,
     POSITION_AT,
     POSITION_SIZE,
     RECORD,
@@ -27,6 +29,7 @@ from ddparity.trace._ring_format import (
     SIZE,
     STRINGS_AT,
     STRINGS_SIZE,
+    TIMES,
     VERSION,
     Field,
     Kind,
@@ -34,6 +37,8 @@ from ddparity.trace._ring_format import (
 )
 
 _MAX_TEXT = 60_000
+_COUNT_AT = int(Field.NUM_RECORDS)
+assert int(Field.ACTIVE) == _COUNT_AT + 8
 _TOO_MANY = 0
 MAX_PARAMETERS = ARRIVALS_SIZE // ARRIVAL_SIZE
 
@@ -114,8 +119,7 @@ class Ring:
         memory = self.memory
         RECORD.pack_into(memory, at, 0, values[0], 0, 0, 0, *values[1:])
         LONG.pack_into(memory, at, serial)
-        LONG.pack_into(memory, Field.NUM_RECORDS, serial)
-        LONG.pack_into(memory, Field.ACTIVE, values[0])
+        PAIR.pack_into(memory, _COUNT_AT, serial, values[0])
         return at
 
     def serial(self, at: int) -> int:
@@ -125,6 +129,13 @@ class Ring:
     def stamp(self, at: int, offset: int, now: int) -> None:
         """Enter one of the times of a record."""
         LONG.pack_into(self.memory, at + offset, now)
+
+    def finish(self, at: int, launched: int, waited: int, done: int, flags: int) -> None:
+        """Enter the rest of a call that was waited for at once."""
+        memory = self.memory
+        TIMES.pack_into(memory, at + LAUNCHED, launched, waited, done)
+        SHORT.pack_into(memory, at + FLAGS_OFFSET, flags)
+        LONG.pack_into(memory, _COUNT_AT + 8, done)
 
     def flag(self, at: int, flags: int) -> None:
         """Add flags to a record."""

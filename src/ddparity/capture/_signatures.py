@@ -5,10 +5,9 @@ from typing import Any, NamedTuple
 
 import torch
 
-from ddparity.trace._ring_format import REDUCE_OPS, Kind
+from ddparity.trace._ring_format import POINT_TO_POINT, REDUCE_OPS, Kind
 
-_REDUCE_NAMES = {name: number for number, name in enumerate(REDUCE_OPS)}
-_reduce_cache: dict[str, int] = {}
+_SUM = REDUCE_OPS.index("sum")
 
 
 class Described(NamedTuple):
@@ -33,11 +32,16 @@ class Described(NamedTuple):
     uneven: bool = False
 
 
-class Signature(NamedTuple):
-    """The kind of a method, and how to read its arguments."""
+class Signature:
+    """The kind of a method, and how to read its arguments; plain numbers and flags, since a call asks for them."""
 
-    kind: Kind
-    describe: Callable[[tuple[Any, ...], dict[str, Any], int], Described]
+    def __init__(self, kind: Kind, describe: Callable[[tuple[Any, ...], dict[str, Any], int], Described]) -> None:
+        self.kind = int(kind)
+        self.describe = describe
+        self.is_transfer = kind in POINT_TO_POINT
+        self.is_send = kind is Kind.SEND
+        self.reduces = kind in (Kind.ALL_REDUCE, Kind.REDUCE, Kind.REDUCE_SCATTER)
+        self.is_named = self.reduces or kind in (Kind.BROADCAST, Kind.ALL_GATHER)
 
 
 def _list(value: Any) -> list[torch.Tensor]:
@@ -66,13 +70,8 @@ def _argument(args: tuple[Any, ...], kwargs: dict[str, Any], index: int, *names:
 def _reduce_op(options: Any) -> int:
     op = getattr(options, "reduceOp", options)
     if op is None:
-        return _REDUCE_NAMES["sum"]
-    text = str(getattr(op, "op", op))
-    number = _reduce_cache.get(text)
-    if number is None:
-        name = text.rpartition(".")[2].rstrip(">").partition(":")[0].lower()
-        number = _reduce_cache[text] = _REDUCE_NAMES.get(name, _REDUCE_NAMES["other"])
-    return number
+        return _SUM
+    return int(getattr(op, "op", op).value) + 1  # REDUCE_OPS has the order of torch's own enumeration, after ""
 
 
 def _is_async(options: Any) -> bool:
@@ -80,8 +79,11 @@ def _is_async(options: Any) -> bool:
 
 
 def _in_place(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
-    tensors = _list(_argument(args, kwargs, 0, "tensors", "tensor"))
-    options = _argument(args, kwargs, 1, "opts", "op")
+    if len(args) == 2 and type(args[0]) is list:  # as torch's own functions call it
+        tensors, options = args
+    else:
+        tensors = _list(_argument(args, kwargs, 0, "tensors", "tensor"))
+        options = _argument(args, kwargs, 1, "opts", "op")
     return Described(tensors, tensors, -1, _reduce_op(options), _is_async(options))
 
 

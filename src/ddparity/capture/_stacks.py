@@ -22,50 +22,60 @@ _MAX_ARGUMENT = 60
 _ANY, _USER, _LIBRARY, _PLUMBING = 0, 1, 2, 3
 
 
+class Site:
+    """One place of a call: the user's frames, one a line, innermost first; torch's frame next to it; the argument.
+
+    Attributes:
+        numbers: Where the ring has these texts, once it has.
+    """
+
+    __slots__ = ("argument", "numbers", "origin", "stack")
+
+    def __init__(self, stack: str, origin: str, argument: str) -> None:
+        self.stack = stack
+        self.origin = origin
+        self.argument = argument
+        self.numbers: tuple[int, int, int] | None = None
+
+
 class Stacks:
     """Turns stacks into texts, each only once: a call that comes back costs a look into a dictionary a frame."""
 
     def __init__(self) -> None:
         self._codes: dict[int, tuple[CodeType, int, str]] = {}
-        self._texts: dict[tuple[int, ...], str] = {}
-        self._arguments: dict[tuple[int, int], str] = {}
+        self._sites: dict[tuple[int, ...], Site] = {}
 
-    def of(self, frame: FrameType | None) -> tuple[str, str]:
-        """Return the user's frames, innermost first, one a line, and the frame of torch's that is next to the call."""
+    def site(self, frame: FrameType | None) -> Site:
+        """Return where a call comes from; a place that comes back is looked up frame by frame and made only once."""
         key: list[int] = []
-        origin = ""
+        origin: tuple[CodeType, int, str] | None = None
         codes = self._codes
-        for _ in range(_MAX_WALK):
-            if frame is None or len(key) >= 2 * _MAX_USER:
-                break
+        walked = 0
+        while frame is not None and walked < _MAX_WALK:
+            walked += 1
             code = frame.f_code
             known = codes.get(id(code)) or self._look_at(code)
-            if known[1] == _USER:
-                key += (id(code), frame.f_lasti)
-            elif known[1] == _LIBRARY and not origin and not key:
-                origin = known[2]
+            kind = known[1]
+            if kind == _USER:
+                key.append(id(code))
+                key.append(frame.f_lasti)
+                if len(key) >= 2 * _MAX_USER:
+                    break
+            elif kind == _LIBRARY and origin is None and not key:
+                origin = known
+                key.append(0)
+                key.append(id(code))
             frame = frame.f_back
         found = tuple(key)
-        text = self._texts.get(found)
-        if text is None:
-            frames = zip(found[::2], found[1::2], strict=True)
-            text = self._texts[found] = "\n".join(_frame_text(codes[code][0], at) for code, at in frames)
-        return text, origin
+        site = self._sites.get(found)
+        if site is None:
+            site = self._sites[found] = self._make(found, "" if origin is None else origin[2])
+        return site
 
-    def argument(self, frame: FrameType | None) -> str:
-        """Return the source of the first argument of the call in which the user's innermost frame stands."""
-        for _ in range(_MAX_WALK):
-            if frame is None:
-                break
-            code = frame.f_code
-            if (self._codes.get(id(code)) or self._look_at(code))[1] == _USER:
-                key = (id(code), frame.f_lasti)
-                text = self._arguments.get(key)
-                if text is None:
-                    text = self._arguments[key] = _argument_at(code, frame.f_lasti)
-                return text
-            frame = frame.f_back
-        return ""
+    def _make(self, key: tuple[int, ...], origin: str) -> Site:
+        frames = [(self._codes[code][0], at) for code, at in zip(key[::2], key[1::2], strict=True) if code]
+        argument = _argument_at(*frames[0]) if frames and not origin else ""
+        return Site("\n".join(_frame_text(code, at) for code, at in frames), origin, argument)
 
     def uncached(self, frame: FrameType | None) -> list[str]:
         """Return the user's frames, innermost first; for stacks that may stand anywhere, so that none is kept."""

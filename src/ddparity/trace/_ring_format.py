@@ -34,7 +34,9 @@ RECORD = struct.Struct("<Qqqqq HHI II i I hh ii qq IIIIIi I Q")
 it; step; dtype; reduce op, spare; root or peer, tag; elements, bytes; shape, layout, name, stack, origin, number of
 tensors, argument; chain: a hash of all calls of this group up to here."""
 RECORD_SIZE = 128
-TIMES = struct.Struct("<q")
+PAIR = struct.Struct("<qq")
+TIMES = struct.Struct("<qqq")
+"""LAUNCHED, WAITED and DONE, which lie side by side."""
 FLAGS_OFFSET = 42
 ENTERED, LAUNCHED, WAITED, DONE = 8, 16, 24, 32
 """Offsets of the times in a record."""
@@ -56,13 +58,13 @@ class Field(IntEnum):
     STARTED_WALL = 40  # time.time_ns at the moment of STARTED
     STARTED = 48  # time.monotonic_ns
     NUM_RECORDS = 56
-    STRING_BYTES = 64
+    ACTIVE = 64  # time of the last record or of the last that completed; beside NUM_RECORDS, both change together
     HEARTBEAT = 72
     STEP = 88
     STATUS = 96
     EXIT_CODE = 104
     ENDED = 112
-    ACTIVE = 120  # time of the last record or of the last that completed
+    STRING_BYTES = 120
     RESTART = 128
     HOST = 136  # string
     ASKED = 144  # somebody outside asks for the stacks of its threads: the only field that others write

@@ -1,0 +1,96 @@
+"""What writing down a collective costs, and what a trial of 1,000 small ones tells.
+
+    python benchmarks/comm.py [--calls 1000] [--rounds 5] [--json]
+
+Two gloo ranks make small all_reduces, in turns with the ledger and without it: in one process, group and recorded
+group share their backend, and each round measures both, so that whatever else the machine does meets both alike. What
+counts is the processor time of the calling thread; wall time of a small all_reduce on a busy machine is noise. The
+last line relates it to the training step of ``overhead.py``: how many microseconds its calls cost, by the ratio.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+LIMIT_US = 15.0
+
+
+def worker(calls: int, rounds: int) -> None:
+    """Measure in this rank; rank 0 prints the rounds as JSON."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    recorded = dist.group.WORLD
+    bare = recorded.inner
+    tensor = torch.ones(16)
+    found = []
+    for number in range(rounds + 1):
+        times = {}
+        for name in ("bare", "recorded") if number % 2 else ("recorded", "bare"):
+            group = recorded if name == "recorded" else bare
+            dist.barrier()
+            cpu, wall = time.thread_time(), time.perf_counter()
+            for _ in range(calls):
+                dist.all_reduce(tensor, group=group)
+            times[name] = ((time.thread_time() - cpu) / calls, (time.perf_counter() - wall) / calls)
+        if number:  # the first warms up
+            found.append(times)
+    if dist.get_rank() == 0:
+        print("ROUNDS " + json.dumps(found), flush=True)
+    dist.destroy_process_group()
+
+
+def measure(calls: int, rounds: int) -> dict[str, float]:
+    """Run the two ranks, and return the medians in microseconds a call."""
+    with tempfile.TemporaryDirectory() as folder:
+        config = json.dumps({"trial_dir": str(Path(folder) / "trial"), "steps": "1"})
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "DDPARITY_CAPTURE": config}
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__]
+        command += ["--worker", "--calls", str(calls), "--rounds", str(rounds)]
+        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=300)
+    line = next((each for each in done.stdout.splitlines() if each.startswith("ROUNDS ")), None)
+    if line is None:
+        raise SystemExit(done.stderr)
+    found = json.loads(line.removeprefix("ROUNDS "))
+    cpu = {name: 1e6 * statistics.median(each[name][0] for each in found) for name in ("bare", "recorded")}
+    wall = {name: 1e6 * statistics.median(each[name][1] for each in found) for name in ("bare", "recorded")}
+    added = 1e6 * statistics.median(each["recorded"][0] - each["bare"][0] for each in found)
+    return {
+        "bare_cpu_us": cpu["bare"],
+        "recorded_cpu_us": cpu["recorded"],
+        "added_cpu_us": added,
+        "bare_wall_us": wall["bare"],
+        "recorded_wall_us": wall["recorded"],
+        "limit_us": LIMIT_US,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--calls", type=int, default=1000)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        worker(args.calls, args.rounds)
+        return
+    found = measure(args.calls, args.rounds)
+    if args.json:
+        print(json.dumps(found, indent=2))
+        return
+    print(f"{args.calls} all_reduces of 16 numbers on 2 gloo ranks, median of {args.rounds} rounds")
+    for name, value in found.items():
+        print(f"  {name.replace('_', ' '):<18} {value:8.2f}")
+
+
+if __name__ == "__main__":
+    main()
