@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from ddparity._errors import TraceError
 
@@ -35,6 +36,7 @@ from ._ring_format import (
 )
 
 MAX_RINGS = 65_536
+_MAX_STRINGS = 65_536
 _KINDS = frozenset(Kind)
 _FLAGS = sum(CallFlag)
 _ARRIVAL = struct.Struct("<iii4x")
@@ -218,7 +220,7 @@ def _strings(data: bytes, used: int) -> list[str]:
     """Return the strings; number 0 is the empty one."""
     found, at = [""], 0
     end = min(max(used, 0), STRINGS_SIZE)
-    while at + _LENGTH.size <= end:
+    while at + _LENGTH.size <= end and len(found) < _MAX_STRINGS:
         (length,) = _LENGTH.unpack_from(data, STRINGS_AT + at)
         at += _LENGTH.size
         if at + length > end:
@@ -235,10 +237,11 @@ def _string(strings: list[str], number: int) -> str:
 def _records(data: bytes, strings: list[str]) -> list[Call]:
     stacks = [tuple(text.split("\n")) if text else () for text in strings]
     found = []
-    for slot in range(HEAD + RING):
+    serials = np.frombuffer(data, dtype="<u8", offset=RECORDS_AT).reshape(HEAD + RING, -1)[:, 0]
+    for slot in np.flatnonzero(serials).tolist():
         row = RECORD.unpack_from(data, RECORDS_AT + slot * RECORD_SIZE)
         serial, entered, launched, waited, done, kind, flags, group, seq, _, step, dtype, op = row[:13]
-        if serial == 0 or kind not in _KINDS:
+        if kind not in _KINDS:
             continue
         root, tag, numel, num_bytes, shape, layout, name, stack, origin, num_tensors, argument, chain = row[14:]
         found.append(
