@@ -1,6 +1,7 @@
 """The calls: to the letter, one error body, nothing of the inside, many callers at once."""
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 
@@ -10,6 +11,7 @@ pytest.importorskip("fastapi")
 
 import httpx
 
+from ddparity.gateway._shield import Rates
 from gateway_harness import Gateway
 
 pytestmark = pytest.mark.timeout(180)
@@ -241,6 +243,16 @@ def test_fifty_clients_at_once(gateway: Gateway) -> None:
     assert set(counts) == {200, 400}
     assert set(accepted.values()) == {1}
     assert counts[200] == 50 * 3 + 3
+
+
+def test_a_caller_may_make_so_many_requests_a_second() -> None:
+    rates = Rates(5.0)
+    assert [rates.take("ann") for _ in range(6)] == [True] * 5 + [False]
+    assert rates.take("bob"), "each has a rate of its own"
+    time.sleep(0.3)
+    assert [rates.take("ann"), rates.take("ann")] == [True, False]
+    slow = Rates(0.5)
+    assert [slow.take("ann"), slow.take("ann")] == [True, False]
 
 
 def test_prometheus_and_health(gateway: Gateway) -> None:

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -79,6 +81,24 @@ def stays() -> list[int]:
             if b"signal.SIG_IGN); time.sleep(300)" in line and b"-S" in line.split(b"\0"):
                 found.append(int(name))
     return found
+
+
+def test_nobody_elses_process_is_touched(gateway: Gateway) -> None:
+    """Not one with another job's tag, nor one without; not even where a tag begins like the job's."""
+    job = gateway.submit("careful", args=STUBBORN)
+    folder = gateway.wait_ranks(job)
+    command = [sys.executable, "-S", "-c", "import time; time.sleep(100)"]
+    tags = [f"{folder.name}0", folder.name[:-1], "other"]
+    strangers = [subprocess.Popen(command, env={"DDPARITY_JOB": tag}) for tag in tags]
+    strangers.append(subprocess.Popen(command, env={"XDDPARITY_JOB": folder.name}, start_new_session=True))
+    try:
+        kill(folder, "supervisor", "agent")
+        assert gateway.wait(job)["status"] == "LOST"
+        assert (tagged(folder.name), [each.poll() for each in strangers]) == ([], [None] * 4)
+    finally:
+        for each in strangers:
+            each.kill()
+            each.wait()
 
 
 @pytest.mark.parametrize("kind", ["cooperative", "stubborn"])

@@ -16,6 +16,7 @@ pytest.importorskip("sqlalchemy")
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ddparity.gateway import _slots
 from ddparity.gateway._database import Database, sqlite_url
 from ddparity.gateway._job import Conflict, JobExists, QueueFull
 from ddparity.gateway._jobs import Jobs
@@ -220,6 +221,20 @@ def test_slots_come_with_the_start_and_go_with_the_end(database) -> None:
     assert [slot.name for slot in slots.of(one.uid)] == ["cpu0", "cpu1"], "what is in use stays"
     jobs.change(started, State.FAILED)
     assert [slot.name for slot in slots.free()] == ["cpu0", "cpu1"]
+
+
+@pytest.mark.parametrize(("visible", "names"), [(None, ["gpu0", "gpu1"]), ("1", ["gpu1"]), ("0,7", ["gpu0"]), ("", [])])
+def test_gpus_are_slots_where_there_are_any(tmp_path, monkeypatch, visible, names) -> None:
+    for name in ("0000:01:00.0", "0000:02:00.0"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(_slots, "NVIDIA", tmp_path)
+    if visible is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    found = [slot.name for slot in _slots.found_slots(None)]
+    assert found == names if names else all(name.startswith("cpu") for name in found)
+    assert [slot.name for slot in _slots.found_slots(2)] == ["cpu0", "cpu1"], "a number that is given goes first"
 
 
 def test_one_name_is_one_job_whoever_is_first(database) -> None:

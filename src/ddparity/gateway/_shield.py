@@ -78,14 +78,15 @@ class Rates:
 
     def __init__(self, rate: float) -> None:
         self._rate = rate
+        self._most = max(rate, 1.0)
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def take(self, caller: str) -> bool:
         """Return whether the caller may make one request more now."""
         now = time.monotonic()
-        left, then = self._buckets.pop(caller, (self._rate, now))
-        left = min(self._rate, left + (now - then) * self._rate)
-        allowed = left >= 1.0 or self._rate < 1.0 <= left + 1.0 - self._rate
+        left, then = self._buckets.pop(caller, (self._most, now))
+        left = min(self._most, left + (now - then) * self._rate)
+        allowed = left >= 1.0
         self._buckets[caller] = (left - 1.0 if allowed else left, now)
         if len(self._buckets) > _MAX_CALLERS:
             self._buckets.popitem(last=False)

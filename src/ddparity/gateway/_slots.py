@@ -14,6 +14,8 @@ from ddparity.gateway._tables import JobRow, SlotRow
 
 MIN_CPU_SLOTS = 8
 """Small trainings share processors well; a machine without GPUs offers at least so many."""
+NVIDIA = Path("/proc/driver/nvidia/gpus")
+"""Where NVIDIA's driver lists its GPUs."""
 _JOBS: Table = JobRow.__table__  # type: ignore[assignment]
 _SLOTS: Table = SlotRow.__table__  # type: ignore[assignment]
 _PER_OWNER = 100
@@ -40,9 +42,8 @@ def found_slots(configured: int | None) -> list[Slot]:
 
 def _gpus() -> list[int]:
     """Return the numbers of the NVIDIA GPUs that may be used, without a library that would have to be loaded for it."""
-    root = Path("/proc/driver/nvidia/gpus")
     try:
-        count = sum(1 for _ in root.iterdir())
+        count = sum(1 for _ in NVIDIA.iterdir())
     except OSError:
         return []
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -77,11 +77,11 @@ class Members:
         """Collect the adopted children that have ended; ``but`` is left for the one that waits for it."""
         if self._root != os.getpid():
             return
-        for pid in _linux.pids():
-            fields = _linux.stat(pid)
-            if fields and fields[0] == "Z" and int(fields[1]) == self._root and pid != but:
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, os.WNOHANG)
+        with contextlib.suppress(ChildProcessError):  # there are none
+            while (ended := os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)) is not None:
+                if ended.si_pid == but:
+                    return
+                os.waitpid(ended.si_pid, os.WNOHANG)
 
     def _kill(self, pid: int) -> None:
         try:
