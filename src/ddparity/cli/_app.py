@@ -29,6 +29,8 @@ COMMANDS = {
     "status": "Where a job stands.",
     "logs": "What a rank of a job wrote, whole or live.",
     "cancel": "End a job.",
+    "bundle": "Pack trials into one file that may leave the machine.",
+    "inspect": "Judge a bundle that somebody else made.",
     "purge": "Remove what of trials must never leave the machine.",
     "doctor": "What can be recorded here, and what stands in the way.",
     "demo": "See it work: a healthy and a faulty training, judged.",

@@ -1,0 +1,43 @@
+"""``ddparity inspect``: judge a bundle that somebody else made."""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ddparity._errors import ExitCode, UsageError
+from ddparity.cli._output import emit, emit_json, say
+
+
+def inspect(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="A zip file that ddparity bundle wrote.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write the first comparison as an HTML page.")
+    ] = None,
+) -> None:
+    """Judge the trials of a bundle: the same verdict as where they were recorded. Needs no torch.
+
+    Exit code: that of the worst comparison in it, as for compare.
+    """
+    from ddparity.bundle import open_bundle
+    from ddparity.judge import Status, compare_trials
+    from ddparity.report import render_html, render_text
+
+    with tempfile.TemporaryDirectory(prefix="ddparity-") as folder:
+        head = open_bundle(path, Path(folder))
+        trials = Path(folder) / "trials"
+        if not head.pairs:
+            raise UsageError(f"{path} holds no candidate with its control: {', '.join(head.trials)}.")
+        verdicts = [compare_trials(trials / a, trials / b, allow_stale=True) for a, b in head.pairs]
+    if html is not None:
+        html.write_text(render_html(verdicts[0]), encoding="utf-8")
+        say(f"written: {html}")
+    if as_json:
+        emit_json(verdicts[0] if len(verdicts) == 1 else verdicts)
+    else:
+        emit("\n\n".join(render_text(verdict).rstrip("\n") for verdict in verdicts))
+    worst = {verdict.exit_status() for verdict in verdicts}
+    codes = ((Status.DEVIATES, ExitCode.DEVIATES), (Status.INCONCLUSIVE, ExitCode.INCONCLUSIVE))
+    raise typer.Exit(next((code for status, code in codes if status in worst), ExitCode.PASS))
