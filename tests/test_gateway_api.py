@@ -1,5 +1,6 @@
 """The calls: to the letter, one error body, nothing of the inside, many callers at once."""
 
+import asyncio
 import threading
 import time
 from collections import Counter
@@ -253,6 +254,30 @@ def test_a_caller_may_make_so_many_requests_a_second() -> None:
     assert [rates.take("ann"), rates.take("ann")] == [True, False]
     slow = Rates(0.5)
     assert [slow.take("ann"), slow.take("ann")] == [True, False]
+
+
+def test_what_is_unexpected_tells_nothing_of_the_inside(tmp_path, monkeypatch, caplog) -> None:
+    from ddparity.gateway._settings import Settings
+    from ddparity.gateway.app import create_app
+
+    def fail(*_args: object) -> None:
+        raise RuntimeError("/a/secret/path")
+
+    app = create_app(Settings.load(tmp_path))
+    monkeypatch.setattr(app.state.service.jobs, "find", fail)
+
+    async def call() -> httpx.Response:
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
+            return await http.get("/api/v1/jobs/status/x")
+
+    answer = asyncio.run(call())
+    assert (answer.status_code, set(answer.json())) == (500, {"code", "detail", "errors"})
+    assert "secret" not in answer.text
+    assert "content-security-policy" in answer.headers
+    number = answer.json()["detail"].split()[-1].rstrip(".")
+    assert number in caplog.text
+    assert "/a/secret/path" in caplog.text
 
 
 def test_prometheus_and_health(gateway: Gateway) -> None:

@@ -4,8 +4,6 @@
 number that the answer carries.
 """
 
-import logging
-import secrets
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +16,8 @@ from starlette.exceptions import HTTPException
 
 from ddparity.gateway._entries import EntryRefused
 from ddparity.gateway._job import JobExists, JobMissing, QueueFull
+from ddparity.gateway._shield import logged
 
-_LOG = logging.getLogger("ddparity.gateway")
 _MAX_ERRORS = 20
 
 
@@ -74,7 +72,6 @@ def install_errors(app: FastAPI, page_of: PageOf) -> None:
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_exception_handler(OperationalError, _database)
-    app.add_exception_handler(Exception, _unexpected)
 
 
 def _as(status: int) -> Any:
@@ -98,16 +95,5 @@ async def _not_valid(_request: Request, error: Exception) -> JSONResponse:
 
 
 async def _database(_request: Request, error: Exception) -> JSONResponse:
-    number = _logged(error)
+    number = logged(error)
     return error_answer(503, f"The gateway's database cannot be written just now ({number}). Try again.")
-
-
-async def _unexpected(_request: Request, error: Exception) -> JSONResponse:
-    number = _logged(error)
-    return error_answer(500, f"This is a fault of the gateway; its log has it under {number}.")
-
-
-def _logged(error: Exception) -> str:
-    number = secrets.token_hex(4)
-    _LOG.error("unexpected error %s", number, exc_info=error)
-    return number

@@ -6,6 +6,8 @@ and more requests than a caller may make.
 """
 
 import json
+import logging
+import secrets
 import time
 from collections import OrderedDict
 from typing import Any
@@ -15,6 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ddparity.gateway._settings import LOOPBACK, Settings
 
+_LOG = logging.getLogger("ddparity.gateway")
 SECURITY_HEADERS = [
     (b"content-security-policy", b"default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'"),
     (b"x-content-type-options", b"nosniff"),
@@ -54,6 +57,11 @@ class Shield:
         except TooLarge:
             if not answer.started:
                 await _answer(send, 413, _too_large(self._settings.max_body_bytes))
+        except Exception as error:
+            number = logged(error)
+            if answer.started:
+                raise
+            await _answer(send, 500, f"This is a fault of the gateway; its log has it under {number}.")
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
         host = _name(headers.get("host", ""))
@@ -67,6 +75,13 @@ class Shield:
         if not self._rates.take(_caller(scope, headers)):
             return 429, f"More than {self._settings.rate_per_s:g} requests a second. Wait a little."
         return None
+
+
+def logged(error: Exception) -> str:
+    """Write what was unexpected into the gateway's log; return the number under which it stands there."""
+    number = secrets.token_hex(4)
+    _LOG.error("unexpected error %s", number, exc_info=error)
+    return number
 
 
 class TooLarge(Exception):
