@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import time
+import traceback
 
 from . import _linux
 from ._attempt import Running
@@ -33,10 +34,22 @@ def supervise(folder: JobFolder) -> int:
         cgroup = None if spec.isolation == "walk" else Cgroup.create(f"ddparity-{spec.uid}")
         _tell_birth(folder, cgroup)
         folder.reserve()
-        folder.finish(Supervision(folder, spec, cgroup).run())
+        folder.finish(_run(folder, spec, cgroup))
         if cgroup is not None:
             cgroup.remove()
     return 0
+
+
+def _run(folder: JobFolder, spec: JobSpec, cgroup: Cgroup | None) -> Result:
+    """Run the job; a fault of the supervisor is the job's failure, told when nothing of it is left."""
+    started = time.time()
+    try:
+        return Supervision(folder, spec, cgroup).run()
+    except Exception as error:
+        traceback.print_exc()
+        Members(f"{TAG_VARIABLE}={spec.uid}", cgroup, os.getpid()).clear()
+        text = f"the supervisor failed: {type(error).__name__}: {error}"
+        return Result(state="FAILED", exit_code=None, started=started, ended=time.time(), error=text)
 
 
 def _tell_birth(folder: JobFolder, cgroup: Cgroup | None) -> None:
@@ -116,9 +129,10 @@ class Supervision:
         if word is None and running is not None and running.ranks.aborted_at_exit():
             word = "PASS"
             result.notes.append(f"the interpreter ended with exit code {code} after every rank had finished its work")
-        if word is None and phase.optional and attempt.ended_by == "itself":
+        if word is None and phase.optional:  # the work is done; that it could not be judged changes nothing about it
             word = "INCONCLUSIVE"
-            result.notes.append(f"{phase.name} could not be made: exit code {code}")
+            why = f"exit code {code}" if attempt.ended_by == "itself" else attempt.ended_by
+            result.notes.append(f"{phase.name} could not be made: {why}")
         result.phases[phase.name] = word or "FAIL"
         if word is not None:
             result.exit_code = code if phase.name != "verdict" else result.exit_code
