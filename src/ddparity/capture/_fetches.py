@@ -63,6 +63,9 @@ class FirstFetches:
     def __init__(self) -> None:
         self._seen: IdentityMap[bool] = IdentityMap()
 
+    def __contains__(self, fetcher: Any) -> bool:
+        return fetcher in self._seen
+
     def before(self, fetcher: Any) -> tuple[dict[str, Any], dict[str, str]] | None:
         """Return the generators within reach and their states, or None if this fetcher has fetched before."""
         if fetcher in self._seen:

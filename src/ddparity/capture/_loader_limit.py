@@ -38,7 +38,7 @@ class LoaderLimit:
         self,
         iterator: Any,
         original: Callable[[Any], Any],
-        delivered: Callable[[Any, Any, int], None],
+        delivered: Callable[[Any, int], None],
         is_known: Callable[[Any], bool],
     ) -> None:
         """Take all that is left of an iterator, then go through loaders that are not known yet."""
@@ -48,7 +48,7 @@ class LoaderLimit:
                 batch = original(iterator)
             except StopIteration:
                 break
-            delivered(iterator, batch, time.perf_counter_ns() - start)
+            delivered(batch, time.perf_counter_ns() - start)
         self.is_dry = False
         others = [each for each in gc.get_objects() if issubclass(type(each), DataLoader)]
         for loader in [each for each in others if not is_known(each)][:_MAX_OTHERS]:

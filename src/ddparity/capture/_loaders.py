@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from ._session import Session
 
 _MAX_EARLY = 200_000
-_CONTENTS = 16
+_CONTENTS = 8
 """Batches an epoch of whose first sample the content is taken: it tells whether an index means the same everywhere."""
 
 
@@ -41,6 +41,12 @@ class Iteration:
     maps: list[Sequence[int]]
     drawn: deque[Any] = field(default_factory=deque)
     number: int = 0
+    has_labels: bool = True
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing but the indices of its batches is wanted any more."""
+        return self.map_style and not self.has_labels and self.number >= _CONTENTS
 
 
 class LoaderWatch:
@@ -119,7 +125,6 @@ class LoaderWatch:
             iteration.drawn.clear()
             self._new_epoch(iteration, loader)
 
-    @guarded
     def _drawn(self, index: Any, iterator: Any) -> None:
         iteration = self._iterations.get(iterator)
         if iteration is not None and iteration.map_style:
@@ -128,63 +133,90 @@ class LoaderWatch:
     def _timed(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)
         def call(iterator: Any) -> Any:
-            self._limit(iterator, original)
-            self._running, before = self._iterations.get(iterator), self._running
+            iteration = self._iterations.get(iterator)
+            if iteration is None:
+                return original(iterator)
+            if self.limit.asked:
+                self._limit(iteration, iterator, original)
+            self._running, before = iteration, self._running
             start = time.perf_counter_ns()
             try:
                 batch = original(iterator)
             except StopIteration:
-                self._exhausted(iterator)
+                self._exhausted(iteration)
                 raise
             finally:
                 self._running = before
-            self._delivered(iterator, batch, time.perf_counter_ns() - start)
+            wait_ns = time.perf_counter_ns() - start
+            if iteration.settled and self._opened_for(iteration):
+                self._again(iteration, wait_ns)
+            else:
+                self._delivered(iteration, batch, wait_ns)
             return batch
 
         return call
 
-    def _limit(self, iterator: Any, original: Callable[[Any], Any]) -> None:
+    def _limit(self, iteration: Iteration, iterator: Any, original: Callable[[Any], Any]) -> None:
         """End the run where ``ddparity data`` has seen enough; nothing of this happens while a training is recorded."""
-        iteration = self._iterations.get(iterator)
-        if iteration is None or not self.limit.asked:
-            return
         training = (iteration.loader, True) in self._uses
         if training and self.limit.is_dry and iteration.number == 1:
-            self.limit.run_out(iterator, original, self._delivered, self._numbers.__contains__)
-            self._exhausted(iterator)
+            taken = functools.partial(self._delivered, iteration)
+            self.limit.run_out(iterator, original, taken, self._numbers.__contains__)
+            self._exhausted(iteration)
             self.limit.end()
         if training and iteration.number == 0 and self.limit.is_reached():
             self.limit.end()
 
+    def _opened_for(self, iteration: Iteration) -> bool:
+        session = self.session
+        return bool(iteration.drawn) and session.opened and not self._early and session.may_record()
+
+    def _again(self, iteration: Iteration, wait_ns: int) -> None:
+        """Write a batch of which only the indices are wanted: no tensor is looked at, so nothing has to be guarded."""
+        try:
+            ids = index_ids(iteration.drawn.popleft(), iteration.maps)
+            now, step, number = time.time_ns(), self.session.step, iteration.number
+            self.session.writer.load((now, step, iteration.loader, iteration.epoch, number, wait_ns, -1, 0, ids))
+        except Exception as error:
+            self.session.disable(error)
+        iteration.number += 1
+        self._last = iteration
+
     @guarded
-    def _delivered(self, iterator: Any, batch: Any, wait_ns: int) -> None:
-        iteration = self._iterations.get(iterator)
-        if iteration is None or not self._observes():
+    def _delivered(self, iteration: Iteration, batch: Any, wait_ns: int) -> None:
+        if not self._observes():
             return
         if iteration.map_style:
             ids = index_ids(iteration.drawn.popleft(), iteration.maps) if iteration.drawn else _NONE
             content = first_content(batch) if iteration.number < _CONTENTS else 0
         else:
             ids, content = content_ids(batch), 0
+        labels = num_labels(batch) if iteration.has_labels else -1
+        iteration.has_labels = labels >= 0  # a loader whose batches have no labels is not asked again
         now, step, number = time.time_ns(), self.session.step, iteration.number
-        row = (now, step, iteration.loader, iteration.epoch, number, wait_ns, num_labels(batch), content, ids)
+        row = (now, step, iteration.loader, iteration.epoch, number, wait_ns, labels, content, ids)
         iteration.number += 1
         self._last = iteration
-        self._write(lambda: self.session.writer.load(row))
+        if self.session.opened and not self._early:
+            self.session.writer.load(row)
+        else:
+            self._write(lambda: self.session.writer.load(row))
 
     @guarded
-    def _exhausted(self, iterator: Any) -> None:
-        iteration = self._iterations.get(iterator)
-        if iteration is not None and self._observes():
+    def _exhausted(self, iteration: Iteration) -> None:
+        if self._observes():
             self._event(Event.LOADER_END, iteration, batches=iteration.number)
             self.limit.passed(training=(iteration.loader, True) in self._uses)
 
     # -- the first fetch of an epoch in this process ------------------------------------------------------------------
 
-    @guarded
     def before_fetch(self, fetcher: Any) -> Any:
         """Take the states of generators before a first fetch."""
-        return self._fetches.before(fetcher) if self._running is not None and self._observes() else None
+        return None if self._running is None or fetcher in self._fetches else self._before_first(fetcher)
+
+    @guarded
+    def _before_first(self, fetcher: Any) -> Any:
+        return self._fetches.before(fetcher) if self._observes() else None
 
     @guarded
     def after_fetch(self, index: Any, before: Any) -> None:
