@@ -84,3 +84,28 @@ def test_a_supervisor_refuses_a_job_that_was_started_once(tmp_path: Path) -> Non
         assert tagged(folder.name) == []
     finally:
         gateway.stop()
+
+
+@pytest.mark.parametrize("point", ["after-claim", "after-held", "after-ref"])
+def test_a_job_that_is_cancelled_while_the_gateway_is_away_does_not_run(tmp_path: Path, point: str) -> None:
+    """The cancel comes in before the new gateway has taken the job up again."""
+    from ddparity.gateway._database import Database, sqlite_url
+    from ddparity.gateway._jobs import Jobs
+
+    gateway = Gateway(tmp_path / "store")
+    try:
+        gateway.start(DDPARITY_GATEWAY_CRASH_AT=point)
+        with contextlib.suppress(httpx.HTTPError):
+            gateway.post("unwanted", entry="light.py")
+        assert gateway.process is not None
+        assert gateway.process.wait(timeout=60) == 137
+        database = Database(sqlite_url(gateway.store / "gateway.sqlite"))
+        Jobs(database).cancel("local", "unwanted", "ann")
+        database.close()
+        gateway.start()
+        found = gateway.wait("unwanted")
+        assert (found["status"], found["error"]) == ("CANCELLED", "cancelled by ann")
+        assert list((gateway.store / "jobs").glob("*/logs/train-0/rank-*.log")) == []
+        assert 'ddparity_slots{use="free"} 8.0' in gateway.http.get(f"{gateway.url}/metrics").text
+    finally:
+        gateway.stop()

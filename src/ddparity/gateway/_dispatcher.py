@@ -175,7 +175,8 @@ class Dispatcher:
 
     def _prepare(self, job: Job, engine: Engine) -> Job | None:
         """Hand a job to its engine, held, and remember what the engine calls it before it is released."""
-        if job.cancelled_by is not None:
+        # Where a gateway that died had handed it over already, the engine has to be told of the cancel.
+        if job.cancelled_by is not None and not self._folder(job).spec_path.exists():
             self._jobs.change(job, State.CANCELLED, ended=time.time(), error=f"cancelled by {job.cancelled_by}")
             return None
         try:

@@ -85,7 +85,7 @@ async def _http(_request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     detail = error.detail if isinstance(error.detail, str) else "The request was refused."
     if error.status_code == 404 and detail == "Not Found":
-        detail = "There is no such page. The API is described at /docs and /openapi.json"
+        detail = "There is no such page. The API is described at /openapi.json"
     return error_answer(error.status_code, detail, headers=dict(error.headers or {}))
 
 
