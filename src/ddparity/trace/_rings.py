@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from ddparity._errors import TraceError
 
@@ -16,7 +15,6 @@ from ._ring_format import (
     ARRIVALS_SIZE,
     COLLECTIVES,
     FOLDER,
-    HEAD,
     MAGIC,
     POSITION_AT,
     POSITION_SIZE,
@@ -24,7 +22,6 @@ from ._ring_format import (
     RECORD_SIZE,
     RECORDS_AT,
     REDUCE_OPS,
-    RING,
     SIZE,
     STRINGS_AT,
     STRINGS_SIZE,
@@ -237,8 +234,8 @@ def _string(strings: list[str], number: int) -> str:
 def _records(data: bytes, strings: list[str]) -> list[Call]:
     stacks = [tuple(text.split("\n")) if text else () for text in strings]
     found = []
-    serials = np.frombuffer(data, dtype="<u8", offset=RECORDS_AT).reshape(HEAD + RING, -1)[:, 0]
-    for slot in np.flatnonzero(serials).tolist():
+    words = memoryview(data)[RECORDS_AT:SIZE].cast("Q")[:: RECORD_SIZE // 8]  # the serial numbers, in native order
+    for slot in (index for index, serial in enumerate(words) if serial):
         row = RECORD.unpack_from(data, RECORDS_AT + slot * RECORD_SIZE)
         serial, entered, launched, waited, done, kind, flags, group, seq, _, step, dtype, op = row[:13]
         if kind not in _KINDS:
