@@ -72,6 +72,10 @@ class Watchdog:
 
     def _beat(self, ring: "Ring", main: int | None) -> None:
         now = time.monotonic_ns()
+        gap = now - ring.get(Field.HEARTBEAT)
+        if gap > ring.get(Field.GAP_NS):
+            ring.set(Field.GAP_NS, gap)
+            ring.set(Field.GAP_ENDED, now)
         ring.set(Field.HEARTBEAT, now)
         frame = sys._current_frames().get(self._watch.session.thread or main or 0)
         ring.position("\n".join(self._watch.stacks.uncached(frame)))

@@ -1,5 +1,7 @@
 """Who died first and of what, who waits for whom, and who never came: the root before what follows from it."""
 
+import math
+
 from ddparity.trace._ring_format import Field, ProcessStatus
 from ddparity.trace._rings import Call
 
@@ -141,14 +143,14 @@ def how_ended(run: CommRun, member: Member) -> str:
 
     SIGABRT is none here: it is the backend's own answer to calls that do not fit, and these tell the story.
     """
+    if member.ring.status is not ProcessStatus.FINISHED and _stood_still(run, member):
+        return "rank.stopped"
     if member.ring.status is ProcessStatus.EXITED:
         return "rank.exited"
     if member.ring.status is ProcessStatus.RAISED:
         return "rank.raised" if _is_own(member.error) and member.failed_start is None else ""
     if member.ring.status is ProcessStatus.FINISHED:
         return ""
-    if _stood_still(run, member):
-        return "rank.stopped"
     return "rank.killed" if member.killed and member.exit_code != _ABORTED else ""
 
 
@@ -157,9 +159,17 @@ def _is_own(error: Error | None) -> bool:
 
 
 def _stood_still(run: CommRun, member: Member) -> bool:
-    """Whether a rank's heartbeat had stopped long before others gave up by time-out: it was there, and did not run."""
+    """Whether a rank's heartbeat stood still for long when others gave up by time-out: it was there, and did not run.
+
+    It may have gone on later, when somebody woke it.
+    """
     gave_up = [e.time for m in run.members.values() if m is not member for e in m.errors if e.kind == "timeout"]
-    return bool(gave_up) and min(gave_up) - member.last_seen > _STALE_SECONDS
+    if not gave_up:
+        return False
+    ring = member.ring
+    end = ring.wall(ring[Field.GAP_ENDED])
+    gaps = [(member.last_seen, math.inf), (end - ring[Field.GAP_NS] / 1e9, end)]
+    return any(begin + _STALE_SECONDS < min(gave_up) < end for begin, end in gaps)
 
 
 def death_step(member: Member) -> int:

@@ -71,6 +71,8 @@ class Field(IntEnum):
     DUMPED = 152  # when it wrote the stacks of its threads, because it was quiet for so long
     HANG_NS = 160  # quiet for longer than this, it does
     TIMEOUT_NS = 168  # of its default group
+    GAP_NS = 176  # longest time between two heartbeats
+    GAP_ENDED = 184
 
 
 class ProcessStatus(IntEnum):

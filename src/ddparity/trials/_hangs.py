@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from ddparity.trace._ring_format import Field, ProcessStatus
-from ddparity.trials._live import any_ring, hangs, is_stopped, quiet_seconds, rings_of
+from ddparity.trials._live import any_ring, hangs, is_alive, is_stopped, quiet_seconds, rings_of
 from ddparity.trials._spec import RecordSpec
 
 LOOK_SECONDS = 1.0
@@ -29,6 +29,7 @@ class HangWatch:
         self._folder = folder
         self._said = False
         self._woken: set[int] = set()
+        self._died: float | None = None
 
     def look(self) -> bool:
         """Look once; return whether the command hangs and is to be ended for it."""
@@ -55,8 +56,9 @@ class HangWatch:
         torchrun sends SIGTERM to the other ranks and waits half a minute for one that is stopped and cannot react.
         """
         rings = rings_of(self._folder)
-        ended = [ring[Field.ENDED] for ring in rings if ring.status is ProcessStatus.RAISED and ring[Field.ENDED]]
-        if not ended or time.monotonic_ns() - min(ended) < _GRACE_SECONDS * 1e9:
+        if self._died is None and any(ring.status is ProcessStatus.RAISED and not is_alive(ring) for ring in rings):
+            self._died = time.monotonic()
+        if self._died is None or time.monotonic() - self._died < _GRACE_SECONDS:
             return
         for ring in rings:
             pid = ring[Field.PID]

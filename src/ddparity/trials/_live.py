@@ -62,6 +62,11 @@ def rings_of(trial: Path) -> list[Ring]:
     return found
 
 
+def is_alive(ring: Ring) -> bool:
+    """Whether the process of a ring still runs, on this host."""
+    return _state(ring[Field.PID]) not in ("", "Z")
+
+
 def is_stopped(ring: Ring) -> bool:
     """Whether the process of a ring is stopped, and still the one that made the ring."""
     pid = ring[Field.PID]
@@ -70,7 +75,7 @@ def is_stopped(ring: Ring) -> bool:
 
 def running_rings(trial: Path) -> list[Ring]:
     """Return the rings of the ranks of a trial that live now, on this host."""
-    return [r for r in rings_of(trial) if r.status is ProcessStatus.RUNNING and _state(r[Field.PID]) not in ("", "Z")]
+    return [r for r in rings_of(trial) if r.status is ProcessStatus.RUNNING and is_alive(r)]
 
 
 def hangs(trial: Path, seconds: float) -> list[Ring]:
