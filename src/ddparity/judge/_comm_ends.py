@@ -214,8 +214,10 @@ def _why_absent(run: CommRun, found: Divergence, members: list[Member]) -> tuple
     code = how_ended(run, member)
     if code:
         return code, "proved"
+    gave_up = [e.time for m in run.members.values() if m is not member for e in m.errors if e.kind == "timeout"]
+    lived = member.ended is None or any(time < member.ended for time in gave_up)
     if member.ring.status is ProcessStatus.FINISHED:
-        return "collective.left", "proved"
+        return "collective.late" if lived else "collective.left", "proved"
     last = member.ring.calls[-1] if member.ring.calls else None
     if last is not None and last.group != found.group.label and not last.done and _is_in(member, last):
         return "collective.deadlock", "proved"
