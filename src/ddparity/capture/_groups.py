@@ -167,7 +167,8 @@ class GroupPatches:
     def _label(self, ranks: list[int], *, is_default: bool) -> str:
         """Name a group alike on all its ranks: by them, and by how many of the same ranks there were before."""
         if is_default:
-            return "world"
+            before = self._labels["world"] = self._labels.get("world", 0) + 1
+            return "world" if before == 1 else f"world#{before}"
         listed = ",".join(map(str, ranks)) if len(ranks) <= 64 else f"{ranks[0]},{ranks[1]},..,{ranks[-1]}"
         before = self._labels[listed] = self._labels.get(listed, 0) + 1
         return f"{{{listed}}}" if before == 1 else f"{{{listed}}}#{before}"

@@ -186,6 +186,15 @@ def _risky_variables(env: Mapping[str, str]) -> Iterator[Check]:
             value="DETAIL crashes DistributedDataParallel on gloo with torch 2.13, recorded or not",
             advice="unset TORCH_DISTRIBUTED_DEBUG",
         )
+    for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        missing = _missing_interfaces(env.get(name, ""))
+        if missing:
+            yield Check(
+                name=name,
+                grade=Grade.WARN,
+                value=f"names {', '.join(missing)}, which this host does not have: ranks here cannot start",
+                advice=f"unset {name}, or name one of: {', '.join(_interfaces())}",
+            )
     if env.get("DDPARITY_CAPTURE"):
         yield Check(
             name="DDPARITY_CAPTURE",
@@ -193,6 +202,20 @@ def _risky_variables(env: Mapping[str, str]) -> Iterator[Check]:
             value="is set, so this shell itself runs inside a recording",
             advice="unset DDPARITY_CAPTURE",
         )
+
+
+def _interfaces() -> list[str]:
+    folder = Path("/sys/class/net")
+    return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+
+
+def _missing_interfaces(value: str) -> list[str]:
+    """Return the interfaces of a variable that this host lacks; NCCL takes prefixes, ^ excludes and = is exact."""
+    there = _interfaces()
+    if not there or value.startswith("^"):
+        return []
+    wanted = [name.strip() for name in value.lstrip("=").split(",") if name.strip()]
+    return [name for name in wanted if not any(found.startswith(name) for found in there)]
 
 
 def _processors(env: Mapping[str, str]) -> str:

@@ -107,7 +107,7 @@ def _swapped(group: Group, seq: int, calls: dict[int, Call]) -> str:
 
 def _shifted(calls: dict[int, Call]) -> str:
     """Tell whether gradients of different training steps met: a rank has left out the reduction of one."""
-    gradients = all(call.flags & CallFlag.BACKWARD or call.name for call in calls.values())
+    gradients = all(c.kind in _REDUCING and (c.flags & CallFlag.BACKWARD or c.name) for c in calls.values())
     steps = {call.step for call in calls.values()}
     return "collective.shifted" if gradients and len(steps) > 1 and min(steps) >= 0 else ""
 
