@@ -322,6 +322,11 @@ class CommWatch:
 
     # -- ends ---------------------------------------------------------------------------------------------------------
 
+    def disabled(self) -> None:
+        """Note that the recorder has switched itself off, so that nobody misses the calls that follow."""
+        if self.ring is not None:
+            self.ring.set(Field.DISABLED, _now())
+
     def leaving(self) -> None:
         """Note where the program leaves by ``sys.exit`` or ``os._exit``."""
         if self.ring is not None:

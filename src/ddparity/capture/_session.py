@@ -173,6 +173,7 @@ class Session:
         if self.dead:
             return
         self.dead = True
+        self.comm.disabled()
         at = _facts.stack_of(error)[-1:]
         reason = f"the recorder failed: {type(error).__name__}: {error} ({', '.join(at)})"
         print(

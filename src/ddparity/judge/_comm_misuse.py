@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ddparity.trace._ring_format import CallFlag, Field, Kind, ProcessStatus
+from ddparity.trace._ring_format import CallFlag, Kind, ProcessStatus
 from ddparity.trace._rings import Call
 
 from ._causes import LIKELY
@@ -109,8 +109,3 @@ def _low_precision(run: CommRun) -> Iterator[Finding]:
                     evidence={"call": told(call), "parameters": notes[0].get("dtypes")},
                 )
                 return
-
-
-def disabled(run: CommRun) -> list[int]:
-    """Return the ranks whose recorder switched itself off, or whose ring lost its oldest calls."""
-    return [rank for rank, member in run.members.items() if member.ring[Field.NUM_RECORDS] and member.ring.num_lost]

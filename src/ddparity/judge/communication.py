@@ -7,7 +7,7 @@ from typing import Any
 
 from ddparity._errors import TraceError
 from ddparity.trace import TrialStatus
-from ddparity.trace._ring_format import ProcessStatus
+from ddparity.trace._ring_format import Field, ProcessStatus
 
 from . import _comm_ends, _comm_launch
 from ._comm_finding import finding, where_now
@@ -63,7 +63,11 @@ def examine(run: CommRun, *, status: TrialStatus) -> tuple[int, list[Finding]]:
         timed.append((_first_death(run, deaths[0]), deaths))
     timed.sort(key=lambda pair: pair[0])
     found = [*started, *made, *(each for _, findings in timed for each in findings)]
-    waits = [_comm_ends.absence(run, each) for each in alone] if not ended_well or not _excused(run) else []
+    waits = (
+        [_comm_ends.absence(run, each) for each in alone]
+        if not _disabled(run) and (not ended_well or not _excused(run))
+        else []
+    )
     found += waits
     _date_deaths(deaths, waits)
     found += transfers(run, ended_well=ended_well)
@@ -113,7 +117,11 @@ def _first_death(run: CommRun, first: Finding) -> float:
 
 def _excused(run: CommRun) -> bool:
     """Whether unequal numbers of calls say nothing: the recorder of some rank was switched off or its ring ran over."""
-    return any(member.ring.num_lost for member in run.members.values())
+    return bool(_disabled(run)) or any(member.ring.num_lost for member in run.members.values())
+
+
+def _disabled(run: CommRun) -> list[int]:
+    return [rank for rank, member in run.members.items() if member.ring[Field.DISABLED]]
 
 
 def _aborted(run: CommRun) -> list[Finding]:
@@ -139,6 +147,8 @@ def _aborted(run: CommRun) -> list[Finding]:
 def _inconclusive(run: CommRun, checked: int) -> str:
     if run.missing:
         return f"no ring of rank {', '.join(map(str, run.missing[:8]))}"
+    if _disabled(run):
+        return f"the recorder of rank {', '.join(map(str, _disabled(run)))} switched itself off"
     if len(run.members) < 2:
         return "one rank alone: nobody to compare its calls with"
     if not checked:

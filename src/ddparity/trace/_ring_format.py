@@ -73,6 +73,7 @@ class Field(IntEnum):
     TIMEOUT_NS = 168  # of its default group
     GAP_NS = 176  # longest time between two heartbeats
     GAP_ENDED = 184
+    DISABLED = 192  # when the recorder switched itself off: calls after it are not here
 
 
 class ProcessStatus(IntEnum):
