@@ -165,6 +165,13 @@ def test_evaluation_may_draw_the_same_each_time():
     assert deviations(*passes, world=1) == {}
 
 
+def test_a_pass_that_was_begun_and_given_up_says_nothing():
+    whole = [loader_pass(r, list(range(8))[r::2], length=8, sampler=sampler(r, 2)) for r in range(2)]
+    begun = [loader_pass(r, [], epoch=1, ended=False, length=8, sampler=sampler(r, 2)) for r in range(2)]
+    found = data.audit_trial(trial(2, [*whole, *begun], wrapper=DDP))
+    assert {audit.status.value for audit in found} == {"PASS"}
+
+
 def test_uneven_labels_are_told():
     passes = [loader_pass(r, list(range(4 * r, 4 * r + 4)), labels=[100 - 40 * r]) for r in range(2)]
     assert "different numbers of labels (batch 0: 100, 60)" in audits(*passes)["labels"].text

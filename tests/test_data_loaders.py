@@ -61,7 +61,7 @@ def test_a_generator_that_is_copied_into_workers_and_ranks(judged):
     verdict, report, folder = judged("workers", "copied_noise", "--evaluate")
     assert codes(verdict)[0] == (0, "data", "rng.augmentation", "data.rng_copied")
     finding = report.findings[0]
-    assert finding.evidence["same_among"] == ["rank", "worker", "epoch"]
+    assert finding.evidence["same_among"] == ["rank", "worker"]  # evaluating moves the original on between epochs
     assert finding.evidence["generator"].endswith("noise")
     lines = [
         json.loads(line) for path in (folder / "workers").rglob("*.jsonl") for line in path.read_text().splitlines()

@@ -127,5 +127,6 @@ class Ending:
         self.session.forward.models.buffers_of_last_step()
         self.session.pieces.close()
         self.session.loaders.bring()
+        self.session.loaders.settle()
         self.session.metrics.close()
         _facts.refresh(self.session.writer.facts)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch.utils.data import dataloader
+from torch.utils.data import BatchSampler, dataloader
 
 from ddparity.trace import Event
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from ._session import Session
 
 _MAX_EARLY = 200_000
+_TOGETHER = 64
+"""Batches whose indices are looked at together."""
 _CONTENTS = 8
 """Batches an epoch of whose first sample the content is taken: it tells whether an index means the same everywhere."""
 
@@ -42,11 +44,13 @@ class Iteration:
     drawn: deque[Any] = field(default_factory=deque)
     number: int = 0
     has_labels: bool = True
+    fresh: bool = False
+    """Whether the sampler makes a new list for each batch, so that it can be looked at later."""
 
     @property
     def settled(self) -> bool:
         """Whether nothing but the indices of its batches is wanted any more."""
-        return self.map_style and not self.has_labels and self.number >= _CONTENTS
+        return self.fresh and not self.has_labels and self.number >= _CONTENTS
 
 
 class LoaderWatch:
@@ -66,6 +70,7 @@ class LoaderWatch:
         self._early: list[Callable[[], None]] = []
         self._uses: set[tuple[int, bool]] = set()
         self._fetches = FirstFetches()
+        self._waiting: list[tuple[Any, ...]] = []
         self._last: Iteration | None = None
         self._running: Iteration | None = None
 
@@ -107,6 +112,7 @@ class LoaderWatch:
         map_style = iterator._dataset_kind == dataloader._DatasetKind.Map
         number = self._number(loader)
         iteration = Iteration(number, 0, map_style, root_of(loader.dataset)[1])
+        iteration.fresh = map_style and type(iterator._index_sampler) is BatchSampler
         self._iterations.put(iterator, iteration)
         self._new_epoch(iteration, loader)
         if iterator._num_workers > 0 and not isinstance(loader.worker_init_fn, WorkerProbe):
@@ -173,14 +179,19 @@ class LoaderWatch:
 
     def _again(self, iteration: Iteration, wait_ns: int) -> None:
         """Write a batch of which only the indices are wanted: no tensor is looked at, so nothing has to be guarded."""
-        try:
-            ids = index_ids(iteration.drawn.popleft(), iteration.maps)
-            now, step, number = time.time_ns(), self.session.step, iteration.number
-            self.session.writer.load((now, step, iteration.loader, iteration.epoch, number, wait_ns, -1, 0, ids))
-        except Exception as error:
-            self.session.disable(error)
+        row = (time.time_ns(), self.session.step, iteration.loader, iteration.epoch, iteration.number, wait_ns, -1, 0)
+        self._waiting.append((row, iteration.drawn.popleft(), iteration.maps))
         iteration.number += 1
         self._last = iteration
+        if len(self._waiting) >= _TOGETHER:
+            self.settle()
+
+    @guarded
+    def settle(self) -> None:
+        """Write the batches whose indices wait to be looked at together: one by one they cost three times as much."""
+        waiting, self._waiting = self._waiting, self._waiting[:0]
+        for row, index, maps in waiting:
+            self.session.writer.load((*row, index_ids(index, maps)))
 
     @guarded
     def _delivered(self, iteration: Iteration, batch: Any, wait_ns: int) -> None:

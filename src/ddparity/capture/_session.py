@@ -286,6 +286,7 @@ class Session:
     def flush(self) -> None:
         """Bring everything to disk."""
         self._flushed = time.monotonic()
+        self.loaders.settle()
         self.writer.flush()
 
     def open_window(self, reason: str) -> None:

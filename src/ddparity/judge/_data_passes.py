@@ -170,6 +170,8 @@ def _rank_passes(rank: RankTrace) -> list[tuple[RankPass, bool | None]]:
     found: list[tuple[RankPass, bool | None]] = []
     for key, (step, facts) in begun.items():
         chosen = np.flatnonzero((loads.loader == key[0]) & (loads.epoch == key[1]))
+        if not len(chosen) and key not in ended:
+            continue  # begun, and given up before anything came
         ids = [loads.ids[loads.offsets[i] : loads.offsets[i + 1]] for i in chosen]
         one = RankPass(
             rank=rank.facts.rank,
