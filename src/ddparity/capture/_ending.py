@@ -129,4 +129,5 @@ class Ending:
         self.session.loaders.bring()
         self.session.loaders.settle()
         self.session.metrics.close()
+        self.session.memory.close()
         _facts.refresh(self.session.writer.facts)

@@ -17,7 +17,11 @@ _KINDS = (
     ("resolve", r"could not be resolved|Name or service not known|nodename nor servname|getaddrinfo"),
     ("world_size", r"(world[_ ]size|rank).*(invalid|mismatch|must be|out of|exceed|should be)"),
     ("modified_in_place", r"modified by an inplace operation"),
-    ("out_of_memory", r"out of memory|can't allocate memory|not enough memory"),
+    (
+        "out_of_memory",
+        r"out of memory|can(no|')t allocate memory|not enough memory|\bOOM\b|memory (budget|limit|capacity)"
+        r"|\d ?([KMG]i?B|bytes)\b.*\b(budget|capacity|limit)\b",
+    ),
 )
 _KNOWN = tuple((kind, re.compile(pattern)) for kind, pattern in _KINDS)
 _INDICES = re.compile(r"[Pp]arameter indices which did not receive grad for rank \d+: ([0-9 ,]+)")

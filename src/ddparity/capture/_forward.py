@@ -43,7 +43,7 @@ class ForwardWatch:
         self._handles: list[Any] = []
         self._stack: list[Call] = []
         self._active = False
-        self._trained = False
+        self._trained = self._training = False
         self._critics: IdentityMap[bool] = IdentityMap()
         self.called = False
 
@@ -72,7 +72,7 @@ class ForwardWatch:
     def forked(self) -> None:
         """Begin anew in a child process."""
         self._stack.clear()
-        self._active = self._trained = self.called = False
+        self._active = self._trained = self._training = self.called = False
         self.models = ModelWatch(self.session)
         self.outputs = OutputWatch(self.session)
 
@@ -163,8 +163,14 @@ class ForwardWatch:
                 tensor = own_rows(made)
                 if tensor is not None and is_plain(tensor):
                     self.session.batches.came_from(tensor, batch)
+        elif self._active:
+            self.session.memory.inside(module)
         if not self._stack:
             self.session.comm.ends(Kind.FORWARD)
+            if self._training:
+                self.session.memory.at("forward")
+            else:
+                self.session.memory.evaluated(output)
             self.models.after_call()
 
     # -- the call of a model ------------------------------------------------------------------------------------------
@@ -192,8 +198,12 @@ class ForwardWatch:
         training = with_gradients and self._trains(module)
         if training:
             session.metrics.close()
+            session.memory.close_evaluation()
+            session.memory.at("before_forward")
         else:
             session.metrics.evaluated()
+            session.memory.evaluates()
+        self._training = training
         batch, new = session.batches.enter(args, kwargs, training=training)
         if training and self._begins_anew(module, args, kwargs, new=new) and session.optimizers.ends_round(module):
             self.models.called(module)

@@ -96,6 +96,8 @@ class OptimizerWatch:
             self._end_round()
         session.comm.reading(parameters_of(optimizer))
         session.comm.begins(Kind.OPTIMIZER)
+        session.memory.at("before_optimizer")
+        session.memory.categories(optimizer, after=False)
         self._look_at(optimizer)
         if not with_closure:
             self._given(optimizer)
@@ -129,6 +131,8 @@ class OptimizerWatch:
             return
         self.num_steps += 1
         session.comm.ends(Kind.OPTIMIZER)
+        session.memory.at("optimizer")
+        session.memory.categories(optimizer, after=True)
         if session.recording:
             self._record_parameters(optimizer)
         if self._rounds.after(optimizer):

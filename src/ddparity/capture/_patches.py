@@ -48,6 +48,7 @@ class Patches:
         session = self.session
         if not in_backward() and session.on_training_thread():
             session.comm.begins(Kind.BACKWARD)
+            session.memory.at("before_backward")
         if in_backward() or not session.recording or not session.may_record() or not session.on_training_thread():
             return
         if (reason := hidden()) is not None:
@@ -73,6 +74,7 @@ class Patches:
     def _after_backward(self, result: Any, *args: Any, **kwargs: Any) -> None:
         if not in_backward():
             self.session.comm.ends(Kind.BACKWARD)
+            self.session.memory.at("backward")
 
     @guarded
     def _before_clip(self, parameters: Any, *args: Any, **kwargs: Any) -> None:

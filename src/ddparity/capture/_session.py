@@ -25,6 +25,7 @@ from ._batch import Batches
 from ._comm import CommWatch
 from ._ending import Ending
 from ._guard import guarded
+from ._memory import MemoryWatch
 from ._names import Registry
 from ._pieces import Pieces
 
@@ -59,6 +60,7 @@ class Session:
         self._length = max(stop - start for start, stop in self._windows)
         self.pid = os.getpid()
         self.comm = CommWatch(self)
+        self.memory = MemoryWatch(self)
         self.feeder: Callable[[Any], Any] | None = None
         self._begin()
 
@@ -122,6 +124,7 @@ class Session:
         self.worker = was_training
         self.pid = os.getpid()
         self.comm.forked()
+        self.memory.forked()
         self.gradients.detach()
         self.gradients.new_step()
         self.forward.forked()
@@ -272,6 +275,7 @@ class Session:
 
     def end_step(self) -> None:
         """Close a training step: all trainable parameters that optimizers hold have been updated."""
+        self.memory.end_step()
         self.writer.event(Event.STEP, step=self.step)
         self.comm.step_ends()
         if self.recording or time.monotonic() - self._flushed > _FLUSH_SECONDS:

@@ -92,6 +92,12 @@ class Stacks:
         return known
 
 
+def is_user_code(code: CodeType) -> bool:
+    """Whether a function is neither torch's, nor the standard library's, nor another installed library's, nor ours."""
+    path = code.co_filename
+    return _kind_of(path) == _USER and not any(part in path for part in _SITE)
+
+
 def caller(depth: int) -> FrameType | None:
     """Return the frame ``depth`` above the caller's."""
     try:

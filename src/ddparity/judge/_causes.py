@@ -12,13 +12,14 @@ from ._cause import KnownCause
 from ._causes_after_loss import AFTER_LOSS
 from ._causes_communication import COMMUNICATION
 from ._causes_data import DATA
+from ._causes_memory import MEMORY
 from ._causes_resume import RESUME
 from ._causes_until_loss import AT_START, UNTIL_LOSS
 from ._verdict import Cause
 
 PROVED, LIKELY, UNEXPLAINED = "proved", "likely", "unexplained"
 
-_TABLES = (AT_START, DATA, UNTIL_LOSS, AFTER_LOSS, COMMUNICATION, RESUME)
+_TABLES = (AT_START, DATA, UNTIL_LOSS, AFTER_LOSS, COMMUNICATION, MEMORY, RESUME)
 
 CAUSES = {known.code: known for table in _TABLES for known in table}
 """Every cause by its code, in the order of computation."""

@@ -59,6 +59,8 @@ class Event(StrEnum):
     LOADER_END = "loader_end"  # name: its number; data: {"epoch", "batches"}: it was exhausted
     LOADER_USE = "loader_use"  # name: its number; data: {"training"}: what it delivered entered a model
     STREAMS = "streams"  # name: its number; data: {"epoch", "worker", "first", "streams": {name: [before, after]}}
+    MEMORY = "memory"  # name: step or evaluation; value: bytes held at its end; data: {"source", "points", ...}
+    HOLDER = "holder"  # name: a variable that holds more and more; data: {"bytes", "nodes", "tensors", "lines", ...}
     STEP = "step"  # end of a training step
     DISABLED = "disabled"  # the recorder failed and switched itself off
 

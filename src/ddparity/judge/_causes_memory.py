@@ -1,0 +1,79 @@
+"""The causes of the memory layer."""
+
+from ._cause import KnownCause
+
+MEMORY = (
+    KnownCause(
+        code="memory.out_of_memory",
+        meaning="A rank ran out of memory; what the other ranks report of their collectives follows from it.",
+        evidence="The error that ended the rank is one of memory (OutOfMemoryError, MemoryError, or its text), and it "
+        "stands before the errors of the other ranks.",
+        alike=("memory.growth: there each step leaves more behind; here a step needs more at once.",),
+        fix="Look at the phase that is named: shorten or bucket the longest samples, make the batch smaller, or add "
+        "activation checkpointing for activations; shard or change the optimizer for its state, and measure at least "
+        "two whole steps before the launch, since the state appears at the end of the first.",
+    ),
+    KnownCause(
+        code="memory.killed",
+        meaning="A rank was killed by SIGKILL while it held most of the memory that there is.",
+        evidence="Exit by signal 9, and more than 60 % of the limit held at its last step.",
+        alike=("rank.killed: there memory was far from its limit.",),
+        fix="Look into the kernel's log (dmesg) for its out-of-memory killer, and lower what a step holds.",
+    ),
+    KnownCause(
+        code="memory.graph_kept",
+        meaning="A variable adds up tensors together with the graphs that computed them, so the activations of every "
+        "step stay alive.",
+        evidence="What the ends of steps hold rises evenly, and the number of graph nodes that hang on one variable "
+        "rises with it.",
+        alike=("memory.outputs_kept: there the variable holds more tensors every step.",),
+        fix="Add up numbers instead of tensors: .item(), or .detach() where the device should not be waited for.",
+    ),
+    KnownCause(
+        code="memory.outputs_kept",
+        meaning="A container takes in tensors every step together with the graphs that computed them.",
+        evidence="What the ends of steps hold rises evenly, and a container holds more tensors and nodes each time.",
+        alike=("memory.tensors_kept: there the tensors hold no graph.", "memory.graph_kept: there it is one tensor."),
+        fix="Put .detach() (and .cpu()) of what is wanted into the container, or reduce it to numbers, and empty it.",
+    ),
+    KnownCause(
+        code="memory.tensors_kept",
+        meaning="A list, cache or hook takes in tensors or arrays every step and lets none go.",
+        evidence="What the ends of steps hold rises evenly, and a variable or attribute holds more tensors each time.",
+        alike=("memory.outputs_kept: there the tensors hold graphs as well.",),
+        fix="Bound the container (deque with maxlen, a cache with a limit), empty it, or remove the hook.",
+    ),
+    KnownCause(
+        code="memory.growth",
+        meaning="What is held when a step has ended rises step after step.",
+        evidence="Four fifths of the last steps' ends hold more than the one before, by about the same amount.",
+        alike=("memory.graph_kept, memory.tensors_kept: there the variable that holds it was found.",),
+        fix="Record more steps, so that the variable that holds it can be found; look for what is kept outside of the "
+        "functions on the stack.",
+    ),
+    KnownCause(
+        code="memory.evaluation_keeps_graphs",
+        meaning="An evaluation runs with gradients and keeps what it computed, so that every batch stays in memory.",
+        evidence="Before each call more is held, by more than the outputs, and the outputs have graphs.",
+        alike=("memory.outputs_kept: there it is training whose outputs are kept.",),
+        fix="Evaluate inside torch.no_grad() or torch.inference_mode(), and keep numbers or detached outputs.",
+    ),
+    KnownCause(
+        code="memory.rank_holds_more",
+        meaning="One rank holds much more than the others although it trains the same parameters.",
+        evidence="At the ends of steps it holds more than the others by a quarter, or by half its parameters, in the "
+        "median over all steps.",
+        alike=("memory.more_than_control: there every rank may hold too much.",),
+        fix="Look for what only that rank does: an averaged copy, full state dicts, checkpoints loaded by all ranks "
+        "onto one device, logging that keeps tensors.",
+    ),
+    KnownCause(
+        code="memory.more_than_control",
+        meaning="A rank's step needs more memory than the single device did for all samples of that step.",
+        evidence="The rise since the step's begin is more than one and a half times the control's at the same point, "
+        "beyond what wrappers add (twice the parameters) and 1 MiB, with no more samples.",
+        alike=("memory.out_of_memory: there it did not fit.",),
+        fix="Look at the point that is named. In forward: longer or larger samples than the control's, checkpointing "
+        "that is off, a hook that keeps tensors. After backward: retain_graph, or outputs that are kept.",
+    ),
+)
