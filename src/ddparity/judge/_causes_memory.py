@@ -47,7 +47,10 @@ MEMORY = (
         code="memory.growth",
         meaning="What is held when a step has ended rises step after step.",
         evidence="Four fifths of the last steps' ends hold more than the one before, by about the same amount.",
-        alike=("memory.graph_kept, memory.tensors_kept: there the variable that holds it was found.",),
+        alike=(
+            "memory.graph_kept: there the variable that holds it was found.",
+            "memory.tensors_kept: there the container that holds it was found.",
+        ),
         fix="Record more steps, so that the variable that holds it can be found; look for what is kept outside of the "
         "functions on the stack.",
     ),
@@ -73,7 +76,7 @@ MEMORY = (
         evidence="The rise since the step's begin is more than one and a half times the control's at the same point, "
         "beyond what wrappers add (twice the parameters) and 1 MiB, with no more samples.",
         alike=("memory.out_of_memory: there it did not fit.",),
-        fix="Look at the point that is named. In forward: longer or larger samples than the control's, checkpointing "
-        "that is off, a hook that keeps tensors. After backward: retain_graph, or outputs that are kept.",
+        fix="Look at the point that is named: in forward for longer samples than the control's, checkpointing "
+        "that is off, or a hook that keeps tensors; after backward for retain_graph, or outputs that are kept.",
     ),
 )

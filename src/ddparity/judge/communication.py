@@ -25,14 +25,14 @@ _MAX_FINDINGS = 40
 
 def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
     """Compare the calls of the candidate's ranks with each other, and say how each rank ended."""
-    del control
     try:
-        run = load_comm(candidate.trial.folder)
+        run, alone = load_comm(candidate.trial.folder), load_comm(control.trial.folder)
     except TraceError as error:
         return LayerVerdict(status=Status.INCONCLUSIVE, reason=str(error)), []
     if not any(member.init() for member in run.members.values()):
         return LayerVerdict(status=Status.NOT_TESTED, reason="no process group was made"), []
     checked, found = examine(run, status=candidate.trial.facts.status)
+    found = [each for each in found if not _as_alone(run, alone, each)]
     if not found or found[0].cause.code.startswith("pace."):
         found = [*small_groups(run, candidate), *found]
     if found:
@@ -44,6 +44,15 @@ def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
     if reason:
         return LayerVerdict(status=Status.INCONCLUSIVE, checked=checked, reason=reason), []
     return LayerVerdict(status=Status.PASS, checked=checked, reason=_passed(run, checked)), []
+
+
+def _as_alone(run: CommRun, alone: CommRun, found: Finding) -> bool:
+    """Whether a rank raised what the single device raised too, at the same place and step: the script's own error."""
+    if found.cause.code != "rank.raised":
+        return False
+    known = {(e.type, e.stack, e.step) for member in alone.members.values() if (e := member.error) is not None}
+    errors = [run.members[rank].error for rank in found.ranks or [] if rank in run.members]
+    return bool(errors) and all(e is not None and (e.type, e.stack, e.step) in known for e in errors)
 
 
 def examine(run: CommRun, *, status: TrialStatus) -> tuple[int, list[Finding]]:
