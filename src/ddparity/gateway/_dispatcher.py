@@ -113,10 +113,12 @@ class Dispatcher:
 
     def _start_next(self) -> bool:
         """Give free slots to who is next."""
+        free = self._slots.free()
+        if not free and list(self._engines) == ["local"]:  # a long queue is not looked through for nothing
+            return False
         waiting = self._slots.waiting()
         if not waiting or not self._has_disk():
             return False
-        free = self._slots.free()
         used = self._slots.used()
         chosen = choose(waiting, num_free=len(free), used=used, policy=self._policy, now=time.time())
         for uid in chosen:

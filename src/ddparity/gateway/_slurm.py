@@ -22,6 +22,7 @@ _COMMAND_SECONDS = 20.0
 _WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED"}
 _ALIVE = {"RUNNING", "CONFIGURING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "RESIZING"}
 _SPARE_SECONDS = 20.0
+_POLL_SECONDS = 1.0
 _UNKNOWN_SECONDS = 60.0
 
 
@@ -43,6 +44,7 @@ class SlurmEngine:
     def __init__(self, jobs_dir: Path, options: Sequence[str] = ()) -> None:
         self._jobs_dir = jobs_dir
         self._options = list(options)
+        self._seen: dict[str, tuple[float, Observation]] = {}
         self._unknown: dict[str, float] = {}
         try:
             _call("sinfo", "--version")
@@ -70,6 +72,7 @@ class SlurmEngine:
 
     def release(self, spec: JobSpec, ref: str) -> None:
         """Let the job start when Slurm has room."""
+        self._seen.pop(ref, None)
         try:
             _call("scontrol", "release", ref)
         except SlurmAway:
@@ -77,7 +80,17 @@ class SlurmEngine:
                 raise
 
     def state(self, uid: str, ref: str) -> Observation:
-        """Return what Slurm and the job's own files say."""
+        """Return what Slurm and the job's own files say; Slurm is asked once a second at most."""
+        when, seen = self._seen.get(ref, (0.0, None))
+        if seen is None or time.monotonic() - when > _POLL_SECONDS:
+            seen = self._look(uid, ref)
+            self._seen[ref] = (time.monotonic(), seen)
+            if seen.stage in (Stage.ENDED, Stage.GONE):
+                self._seen.pop(ref)
+                self._unknown.pop(ref, None)
+        return seen
+
+    def _look(self, uid: str, ref: str) -> Observation:
         folder = self._folder(uid)
         try:
             word, detail = self._stage(ref)
