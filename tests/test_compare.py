@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from ddparity._errors import ExitCode
+from ddparity.judge import Status, compare_trials
 from ddparity.trials import Store
 
 pytestmark = pytest.mark.timeout(180)
@@ -115,3 +116,14 @@ def test_a_control_that_does_not_repeat_itself_is_no_control(tmp_path):
     done = ddparity(tmp_path, "record", "--control", "--", sys.executable, "train.py", "--seed", "-1")
     assert done.returncode == ExitCode.INCONCLUSIVE, done.stderr
     assert "ddparity: control FAILED: " in done.stderr
+
+
+def test_a_metric_of_models_that_have_parted_is_no_finding_about_the_data(recorded, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    digits = ["-m", "ddparity.workloads.digits", "--steps", "6"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    control = recorded("parted.single", [sys.executable, *digits])
+    candidate = recorded("parted.unsynced", [sys.executable, *launcher, *digits, "--fault", "unsynced"])
+    verdict = compare_trials(recorded.store.path(control.id), recorded.store.path(candidate.id))
+    assert verdict.layers["numerics"].status is Status.DEVIATES
+    assert verdict.layers["data"].status is Status.PASS, verdict.layers["data"].reason

@@ -37,10 +37,9 @@ def compare_trials(control_dir: Path, candidate_dir: Path, *, allow_stale: bool 
     numbers, found, plan = numerics.judge(control, candidate, floors)
     layers = {"numerics": _trusted(numbers, control, proof)}
     findings = list(found)
-    for name, layer in (("data", data), ("memory", memory), ("communication", communication)):
-        if name == "data" and candidate.trial.facts.pinned is not None:
-            layers[name] = LayerVerdict(status=Status.NOT_TESTED, reason=_PINNED)
-            continue
+    layers["data"], more = _data(control, candidate, found)
+    findings += _following(more, len(findings))
+    for name, layer in (("memory", memory), ("communication", communication)):
         layers[name], more = layer.judge(control, candidate)
         findings += _following(more, len(findings))
     for finding in findings:
@@ -64,6 +63,13 @@ def compare_trials(control_dir: Path, candidate_dir: Path, *, allow_stale: bool 
         layers=layers,
         findings=findings,
     )
+
+
+def _data(control: Run, candidate: Run, numbers: list[Finding]) -> tuple[LayerVerdict, list[Finding]]:
+    """Judge the data, unless the samples were pinned; metrics of models that have parted tell nothing of it."""
+    if candidate.trial.facts.pinned is not None:
+        return LayerVerdict(status=Status.NOT_TESTED, reason=_PINNED), []
+    return data.judge(control, candidate, parted=numbers[0].step if numbers else None)
 
 
 def _at_its_best(control: Run, folder: Path, candidate: Run) -> tuple[Run, Measured | None, list[str]]:

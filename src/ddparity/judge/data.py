@@ -34,12 +34,18 @@ def audit_trial(trial: Trial, *, passes: list[Pass] | None = None) -> list[Audit
     return audits + audit_split(passes)
 
 
-def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
-    """Judge a candidate's data; the findings come in the order in which they happened."""
+def judge(control: Run, candidate: Run, parted: int | None = None) -> tuple[LayerVerdict, list[Finding]]:
+    """Judge a candidate's data; the findings come in the order in which they happened.
+
+    Args:
+        control: The control.
+        candidate: The candidate.
+        parted: Training step from which on the models differ, if they do: their metrics do from then on.
+    """
     steps, findings = judge_steps(control, candidate)
     held = evaluations(control, candidate)
     num_evaluations, more = judge_evaluations(held)
-    num_metrics, metrics = judge_metrics(control, candidate, held, more)
+    num_metrics, metrics = judge_metrics(control, candidate, held, more, parted)
     audits = audit_trial(candidate.trial)
     alone = [audit.finding for audit in audits if audit.finding is not None and audit.finding.phase is not Phase.EVAL]
     findings = _in_order([*alone, *findings, *judge_split(candidate), *more, *metrics])
