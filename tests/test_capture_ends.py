@@ -1,6 +1,7 @@
 """How a recording ends, which processes leave one, and the second way into a process."""
 
 import json
+import math
 import os
 import shutil
 import textwrap
@@ -142,12 +143,19 @@ def test_parameters_whose_memory_was_freed_are_not_read(snippets: Snippets) -> N
         assert after.digest.hash == before.digest.hash
 
 
-def test_flat_shards_are_named(snippets: Snippets) -> None:
-    recorded = snippets("sharded_ranks_of_the_first_kind")
-    assert recorded.names("parameter") == recorded.names("parameter_after") == []
-    assert recorded.names("activation", 1) == ["body.0", "body.1", "head"]
-    assert recorded.steps == [0, 1]
-    assert sum("a flat shard" in text for text in recorded.not_recorded) == 4
+def test_flat_shards_are_taken_apart(snippets: Snippets) -> None:
+    names = ["body.0.weight", "body.0.bias", "head.weight", "head.bias"]
+    ranks = [snippets("sharded_ranks_of_the_first_kind", rank) for rank in (0, 1)]
+    for recorded in ranks:
+        assert sorted(recorded.names("parameter")) == sorted(names)
+        assert sorted(recorded.names("synced_gradient")) == sorted(recorded.names("parameter_after")) == sorted(names)
+        assert recorded.names("activation", 1) == ["body.0", "body.1", "head"]
+        assert recorded.steps == [0, 1]
+        assert recorded.not_recorded == []
+    for name in names:
+        shards = [recorded.digests("parameter", 0, name)[0] for recorded in ranks]
+        (shape,) = {shard.site.global_shape for shard in shards}
+        assert sum(shard.digest.count for shard in shards) == math.prod(shape)
 
 
 def test_a_forked_helper_is_not_recorded(snippets: Snippets) -> None:

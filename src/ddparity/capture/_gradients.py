@@ -94,6 +94,7 @@ class GradientWatch:
                 self._synced.put(parameter, True)
                 self.record(parameter.grad.detach(), Site.SYNCED_GRADIENT, name, with_hash=True)
             elif self.flat.missing(name) is not None:  # the rank holds nothing of it
+                self._synced.put(parameter, True)
                 self.record(parameter.detach().view(-1), Site.SYNCED_GRADIENT, name, with_hash=True)
 
     def modified(self) -> None:
