@@ -78,14 +78,14 @@ def main() -> None:
     if fault == "hook":
         net.mid[0].register_forward_hook(lambda module, args, output: seen.append(output))
     kept, total, numbers = [], 0.0, []
-    extra = [torch.ones(3 << 18) for _ in range(2)] if fault == "rank0_copy" and rank == 0 else []
+    extra = [torch.ones(3 << 20) for _ in range(2)] if fault == "rank0_copy" and rank == 0 else []
     for step in range(args.steps):
-        size = 512 * (8 if fault == "last_batch" and step == args.steps - 1 else 1)
-        x = torch.randn(512, 64, generator=torch.Generator().manual_seed(step))
-        x = x.repeat(size // 512, 1)[rank::world]
+        size = 2048 * (4 if fault == "last_batch" and step == args.steps - 1 else 1)
+        x = torch.randn(2048, 64, generator=torch.Generator().manual_seed(step))
+        x = x.repeat(size // 2048, 1)[rank::world]
         if fault == "limit" and step == 5 and rank == world - 1:
-            limit_memory(4 << 20)
             x = x.repeat(64, 1)
+            limit_memory(24 << 20)
         out = model(x)
         loss = functional.mse_loss(out, torch.zeros_like(out))
         optimizer.zero_grad()

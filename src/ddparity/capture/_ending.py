@@ -63,7 +63,7 @@ class Ending:
 
         @functools.wraps(before)
         def excepthook(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-            self._failed(error)
+            self._raised(error)
             before(kind, error, trace)
 
         sys.excepthook = excepthook
@@ -77,15 +77,18 @@ class Ending:
             self.exit_code = code
             self.session.comm.leaving()
             if code not in (None, 0) and isinstance(error := sys.exc_info()[1], Exception):
-                self._failed(error)
+                self._raised(error)
             original(code)
 
         sys.exit = leave
 
+    def _raised(self, error: BaseException) -> None:
+        self.session.comm.raised(error)  # also where the recorder is off: it may have run out of memory itself
+        self._failed(error)
+
     @guarded
     def _failed(self, error: BaseException) -> None:
         session = self.session
-        session.comm.raised(error)
         if not session.may_record() or type(error).__module__.startswith(_LAUNCHERS):
             return
         facts = session.writer.facts
@@ -118,7 +121,7 @@ class Ending:
         facts = self.session.writer.facts
         error = getattr(sys, "last_value", None)
         if isinstance(error, BaseException) and not isinstance(error, SystemExit):
-            self._failed(error)
+            self._raised(error)
         elif self.exit_code not in (None, 0):
             facts.status, facts.error_type = RankStatus.RAISED, f"SystemExit({self.exit_code!r:.40})"
 

@@ -199,10 +199,8 @@ class ForwardWatch:
         if training:
             session.metrics.close()
             session.memory.close_evaluation()
-            session.memory.at("before_forward")
         else:
             session.metrics.evaluated()
-            session.memory.evaluates()
         self._training = training
         batch, new = session.batches.enter(args, kwargs, training=training)
         if training and self._begins_anew(module, args, kwargs, new=new) and session.optimizers.ends_round(module):
@@ -214,6 +212,11 @@ class ForwardWatch:
             session.registry.hold(module)
         if batch is not None and new:
             self._record_samples(module, batch, training=training)
+        # Behind what the recorder itself reads and keeps where a run's first batch comes.
+        if training:
+            session.memory.at("before_forward")
+        else:
+            session.memory.evaluates()
         return batch
 
     def _begins_anew(self, module: nn.Module, args: Any, kwargs: Any, *, new: bool) -> bool:

@@ -71,10 +71,19 @@ MEMORY = (
         "onto one device, logging that keeps tensors.",
     ),
     KnownCause(
+        code="memory.graph_retained",
+        meaning="Backward frees nothing of what forward kept for it, so that two steps' activations are held at once.",
+        evidence="In most steps less than a tenth of what forward added is gone after backward, where the control's "
+        "backward frees more than six tenths.",
+        alike=("memory.graph_kept: there each step leaves more behind.",),
+        fix="Leave retain_graph=True out, or give it to all but the last backward of a graph.",
+    ),
+    KnownCause(
         code="memory.more_than_control",
         meaning="A rank's step needs more memory than the single device did for all samples of that step.",
-        evidence="The rise since the step's begin is more than one and a half times the control's at the same point, "
-        "beyond what wrappers add (twice the parameters) and 1 MiB, with no more samples.",
+        evidence="Above what it held before the first step, a rank holds more than one and a half times the control at "
+        "the same point, beyond what wrappers add (the parameters once more) and 2 MiB, with no more samples; or more "
+        "than twice what it usually holds there, where it has more samples.",
         alike=("memory.out_of_memory: there it did not fit.",),
         fix="Look at the point that is named: in forward for longer samples than the control's, checkpointing "
         "that is off, or a hook that keeps tensors; after backward for retain_graph, or outputs that are kept.",

@@ -1,18 +1,24 @@
 """Ranks that hold more than they should: more than the other ranks, or more than a single device for all samples."""
 
 import statistics
+from collections.abc import Callable
 
 from ._memory_finding import finding
-from ._memory_run import MemoryRank, MemoryStep, size
+from ._memory_run import MemoryRank, size
 from ._run import Run
 from ._verdict import Finding, Floor
 
-_MIN_EXTRA = 1 << 20
+_MIN_EXTRA = 2 << 20
 _MIN_SHARE = 0.25
 """A rank that holds this much more than the typical rank holds too much."""
 _MAX_RATIO = 1.5
-_SLACK = 2
-"""Times the parameters that a wrapper may add: buckets, and what it gathers."""
+"""Of what the control needed; a wrapper may add the parameters once more, as buckets or gathered."""
+_MAX_OUTLIER = 2.0
+"""Of what a rank usually needs."""
+_FREES, _KEEPS = 0.6, 0.1
+"""Share of what forward kept that a healthy backward frees, and below which it frees nothing."""
+_POINTS = ("forward", "before_backward", "backward", "before_optimizer", "optimizer", "end")
+Allowed = Callable[[MemoryRank, MemoryRank, str, int], int]
 _CATEGORIES = {
     "forward": "activations",
     "inside": "activations",
@@ -39,7 +45,7 @@ def imbalance(ranks: dict[int, MemoryRank]) -> list[Finding]:
             extras[rank].append(end - low)
     extra = {rank: statistics.median(each) for rank, each in extras.items()}
     rank = max(extra, key=lambda each: extra[each])
-    typical = statistics.median_low(each.by_step[common[-1]].end for each in ranks.values())
+    typical = statistics.median_low(_of_training(each, common[-1]) for each in ranks.values())
     floor = max(_MIN_EXTRA, _MIN_SHARE * typical, 0.5 * ranks[rank].parameters)
     if extra[rank] < floor:
         return []
@@ -51,7 +57,7 @@ def imbalance(ranks: dict[int, MemoryRank]) -> list[Finding]:
             step=since,
             ranks=[rank],
             ranks_differ=True,
-            floor=Floor(value=float(int(floor)), source="a quarter of what a rank holds, half its parameters, 1 MiB"),
+            floor=Floor(value=float(int(floor)), source="a quarter of what training holds, half its parameters, 2 MiB"),
             extra=size(extra[rank]),
             extra_bytes=int(extra[rank]),
             times_its_parameters=round(extra[rank] / ranks[rank].parameters, 2) if ranks[rank].parameters else None,
@@ -60,23 +66,30 @@ def imbalance(ranks: dict[int, MemoryRank]) -> list[Finding]:
     ]
 
 
+def _of_training(mine: MemoryRank, step: int) -> int:
+    """Return what training itself holds at most: parameters, what the first steps added, what forward adds."""
+    rises = [rise for point in _POINTS if (rise := _above(mine, step, point)) is not None]
+    return mine.parameters + max(rises, default=0)
+
+
 def beyond_control(control: Run, candidate: Run, alone: MemoryRank, ranks: dict[int, MemoryRank]) -> list[Finding]:
-    """Return ranks whose step needs more than the control's did, although they hold no more samples of it."""
+    """Return ranks that need more in a step than the control did, measured from what they held before the first one.
+
+    A rank with more samples than the control had may need more all along, but not in a single step alone.
+    """
     for step in sorted(alone.by_step):
         found = {}
         for rank, mine in ranks.items():
-            theirs = mine.by_step.get(step)
-            if theirs is None or theirs.source != alone.by_step[step].source:
+            if step == 0 or step not in mine.by_step or mine.by_step[step].source != alone.by_step[step].source:
                 continue
-            if _num_samples(candidate, rank, step) > _num_samples(control, min(control.ranks), step) or step == 0:
-                continue
-            worst = _worst(alone.by_step[step], theirs, _SLACK * max(mine.parameters, alone.parameters))
+            most = _num_samples(control, min(control.ranks), step)
+            allowed = _as_control if _num_samples(candidate, rank, step) <= most else _as_usual
+            worst = _worst(alone, mine, step, allowed)
             if worst is not None:
                 found[rank] = worst
         if found:
             rank = max(found, key=lambda each: found[each][1])
             point, more, floor = found[rank]
-            theirs, held = ranks[rank].by_step[step], alone.by_step[step]
             return [
                 finding(
                     "memory.more_than_control",
@@ -84,34 +97,90 @@ def beyond_control(control: Run, candidate: Run, alone: MemoryRank, ranks: dict[
                     step=step,
                     ranks=sorted(found),
                     ranks_differ=len(found) < len(ranks),
-                    floor=Floor(value=float(floor), source="the control's step by half more, twice the parameters"),
+                    floor=Floor(value=float(floor), source="the control's by half more, parameters, 2 MiB; bytes"),
                     at=point.replace("_", " "),
+                    held=size(_above(ranks[rank], step, point) or 0),
+                    control=size(_above(alone, step, point) or 0),
+                    usual=size(_usual(ranks[rank], point)),
                     more=size(more),
-                    rise=size(theirs.rise(point) or 0),
-                    control_rise=size(held.rise(point) or 0),
-                    largest_in=theirs.largest[0],
-                    usual=size(_usual(ranks[rank], step, point)),
+                    largest_in=ranks[rank].by_step[step].largest[0],
                 )
             ]
     return []
 
 
-def _worst(control: MemoryStep, mine: MemoryStep, slack: int) -> tuple[str, int, int] | None:
-    """Return the point at which a rank is the furthest above the control, by how much, and what was allowed."""
-    found = None
-    for point in ("forward", "before_backward", "backward", "before_optimizer", "optimizer", "end"):
-        rise, theirs = mine.rise(point), control.rise(point)
-        if rise is None or theirs is None:
+def retained(alone: MemoryRank, ranks: dict[int, MemoryRank]) -> list[Finding]:
+    """Return ranks on which backward frees nothing of what forward had kept, although it does in the control."""
+    found: dict[int, int] = {}
+    for rank, mine in ranks.items():
+        steps = [step for step in sorted(set(mine.by_step) & set(alone.by_step)) if step > 0]
+        kept = [step for step in steps if _frees(alone, step) > _FREES and _frees(mine, step) < _KEEPS]
+        if len(kept) >= _MIN_STEPS and len(kept) > len(steps) / 2:
+            found[rank] = kept[0]
+    if not found:
+        return []
+    rank = min(found, key=lambda each: found[each])
+    step = found[rank]
+    theirs, held = alone.by_step[step], ranks[rank].by_step[step]
+    return [
+        finding(
+            "memory.graph_retained",
+            category="activations",
+            step=step,
+            ranks=found,
+            ranks_differ=len(found) < len(ranks),
+            floor=Floor(value=_KEEPS, source="share of what forward kept that backward has to free"),
+            forward_kept=size(held.points["forward"] - held.points["before_forward"]),
+            freed_by_backward=size(held.points["before_backward"] - held.points["backward"]),
+            freed_in_control=size(theirs.points["before_backward"] - theirs.points["backward"]),
+        )
+    ]
+
+
+def _frees(mine: MemoryRank, step: int) -> float:
+    """Return which share of what forward kept backward freed; one half where too little was kept to tell."""
+    points = mine.by_step[step].points
+    if not {"before_forward", "forward", "before_backward", "backward"} <= points.keys():
+        return 0.5
+    kept = points["forward"] - points["before_forward"]
+    if kept < _MIN_EXTRA or mine.by_step[step].source == "rss":
+        return 0.5
+    return (points["before_backward"] - points["backward"]) / kept
+
+
+def _worst(alone: MemoryRank, mine: MemoryRank, step: int, allowed: Allowed) -> tuple[str, int, int] | None:
+    """Return the point at which a rank is the furthest above what is allowed, by how much more than the control."""
+    found: tuple[str, int, int] | None = None
+    for point in _POINTS:
+        held, theirs = _above(mine, step, point), _above(alone, step, point)
+        if held is None or theirs is None:
             continue
-        allowed = int(_MAX_RATIO * max(theirs, 0)) + slack + _MIN_EXTRA
-        if rise > allowed and (found is None or rise - allowed > found[1] - found[2]):
-            found = point, rise - theirs, allowed
+        limit = allowed(alone, mine, point, theirs)
+        if held > limit and (found is None or held - limit > found[1] - found[2]):
+            found = point, held - theirs, limit
     return found
 
 
-def _usual(mine: MemoryRank, step: int, point: str) -> float:
-    others = [rise for each in mine.steps if each.step != step and (rise := each.rise(point)) is not None]
-    return statistics.median(others) if others else 0.0
+def _as_control(alone: MemoryRank, mine: MemoryRank, point: str, theirs: int) -> int:
+    return int(_MAX_RATIO * max(theirs, 0)) + max(mine.parameters, alone.parameters) + _MIN_EXTRA
+
+
+def _as_usual(alone: MemoryRank, mine: MemoryRank, point: str, theirs: int) -> int:
+    """Return twice what is usual on this rank, or as much more as is unusual for the control."""
+    unusual = max(1.0, theirs / max(_usual(alone, point), 1.0))
+    return int(_MAX_OUTLIER * unusual * max(_usual(mine, point), 0)) + mine.parameters + _MIN_EXTRA
+
+
+def _above(mine: MemoryRank, step: int, point: str) -> int | None:
+    """Return how much more was held at a point of a step than before the first step."""
+    points = mine.by_step[step].points
+    first = mine.steps[0].points.get("start")
+    return points[point] - first if point in points and first is not None else None
+
+
+def _usual(mine: MemoryRank, point: str) -> float:
+    found = [held for each in mine.steps if (held := _above(mine, each.step, point)) is not None]
+    return statistics.median(found) if found else 0.0
 
 
 def _num_samples(run: Run, rank: int, step: int) -> int:

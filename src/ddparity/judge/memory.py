@@ -9,7 +9,7 @@ from ddparity._errors import TraceError
 from ._comm_run import CommRun, load_comm
 from ._memory_growth import evaluation_growth, growth
 from ._memory_oom import out_of_memory
-from ._memory_ranks import beyond_control, imbalance
+from ._memory_ranks import beyond_control, imbalance, retained
 from ._memory_run import MemoryRank, load_memory, size
 from ._run import Run
 from ._verdict import Finding, LayerVerdict, Status
@@ -28,6 +28,7 @@ def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
     found += evaluation_growth(ranks)
     found += imbalance(ranks)
     if alone is not None:
+        found += retained(alone, ranks)
         found += beyond_control(control, candidate, alone, ranks)
     checked = sum(len(each.steps) for each in ranks.values())
     if found:
