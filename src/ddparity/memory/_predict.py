@@ -6,7 +6,6 @@ line through them is drawn on.
 """
 
 import contextlib
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -22,7 +21,7 @@ from ddparity._recipe import Recipe
 
 from ._fit import Point
 
-_SMALL, _ALIKE = 4, 0.05
+_SMALL, _SHARE, _MAX_REAL = 4, 0.4, 2 << 30
 _DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
 _TOTAL = "Total"
 
@@ -42,15 +41,16 @@ def predict(recipe: Recipe, batches: list[int]) -> tuple[str, list[Point]]:
 
 
 def _small_pair(recipe: Recipe, largest: int) -> tuple[Point, Point]:
-    """Run real batches, twice as large each time, until three lie on a line: below that other things make the peak."""
+    """Run real batches, twice as large each time, until activations make the peak: below that other things do."""
     size = min(_SMALL, largest)
     points = [_run(recipe, size, fake=False), _run(recipe, 2 * size, fake=False)]
-    while 2 * points[-1].batch <= largest:
+    while points[-1].batch < largest and points[-1].peak < _MAX_REAL and _of_activations(points[-2]) < _SHARE:
         points.append(_run(recipe, 2 * points[-1].batch, fake=False))
-        before, after = ((other.peak - one.peak) / (other.batch - one.batch) for one, other in pairwise(points[-3:]))
-        if after > 0 and abs(after - before) < _ALIKE * after:
-            break
     return points[-2], points[-1]
+
+
+def _of_activations(point: Point) -> float:
+    return sum(point.categories.get(name, 0) for name in ("Activation", "Temp")) / max(point.peak, 1)
 
 
 def _run(recipe: Recipe, batch: int, *, fake: bool) -> Point:
