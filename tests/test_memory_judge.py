@@ -119,7 +119,7 @@ def test_a_rank_that_holds_more(extra, world, who):
         rank: rank_of([100 * MIB + extra * MIB * (rank == who)] * 6, rank, parameters=40 * MIB) for rank in range(world)
     }
     found = imbalance(ranks)
-    assert bool(found) == (extra >= 25)
+    assert bool(found) == (extra >= 20)  # half of the parameters
     if found:
         assert (found[0].ranks, found[0].ranks_differ, found[0].step) == ([who], True, 0)
 
