@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from capture_harness import Snippets, counted, environment
+from ddparity.judge._run import _steps_of
 from test_capture_shapes import NET
 
 CRITIC = ["Sequential.0.weight", "Sequential.0.bias", "Sequential.2.weight", "Sequential.2.bias"]
@@ -123,6 +124,17 @@ def test_micro_batches_are_told_apart(snippets: Snippets) -> None:
     assert [(d.batch, d.occurrence) for d in recorded.digests("activation", 0, "head")] == [(0, 0), (1, 0)]
     assert [e.data["batch"] for e in recorded.events("backward", 0)] == [0, 1]
     assert len({int(i) for s in recorded.trace.samples if s.step == 0 for i in s.ids}) == 8
+
+
+def test_a_trial_run_on_a_copy_is_void(snippets: Snippets) -> None:
+    recorded = snippets("trial_run_on_a_copy")
+    assert recorded.steps == [0, 1]
+    (event,) = recorded.events("start_over")
+    steps = _steps_of(recorded.trace)
+    assert [len(sample.ids) for sample in steps[0].samples] == [4]
+    names = {name for name, _ in steps[0].digests["synced_gradient"]}
+    assert names == set(NET)
+    assert all(row.seq > event.seq for rows in steps[0].digests["parameter"].values() for row in rows)
 
 
 def test_unfreezing_opens_a_window(snippets: Snippets) -> None:

@@ -177,6 +177,20 @@ def accumulation():
         optimizer.step()
 
 
+def trial_run_on_a_copy():
+    net = _Net()
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    probe = copy.deepcopy(net)
+    trial = torch.optim.SGD(probe.parameters(), lr=0.1)
+    probe(torch.randn(8, 6)).sum().backward()
+    trial.step()
+    del probe, trial
+    for _ in range(2):
+        optimizer.zero_grad()
+        net(torch.randn(4, 6)).sum().backward()
+        optimizer.step()
+
+
 def unfrozen_later(steps="1"):
     model, x = _Net(), torch.randn(4, 6)
     model.body.requires_grad_(False)

@@ -43,6 +43,12 @@ class ModelWatch:
         self._lazy: nn.Module | None = None
         self._pending_buffers: tuple[int, list[_Buffers]] | None = None
 
+    def start_over(self) -> None:
+        """Forget every model."""
+        for known in (self._wrapped, self._described, self._recorded, self._flags, self._patterns, self._looked_at):
+            known.clear()
+        self._lazy = self._pending_buffers = None
+
     def new_step(self) -> None:
         """Look again at everything."""
         self._looked_at.clear()
@@ -55,6 +61,8 @@ class ModelWatch:
         """Look at the model behind a module that the script calls."""
         session = self.session
         if session.registry.name(module) is None:
+            if session.step == 0 and session.opened and session.registry.all_gone:
+                session.start_over(module)
             self.describe(session.registry.learn(module))
         if is_wrapper(module) and module not in self._wrapped:
             self._wrapped.put(module, True)

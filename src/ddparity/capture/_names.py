@@ -187,6 +187,11 @@ class Registry:
         for top, _ in self._living():
             yield top
 
+    @property
+    def all_gone(self) -> bool:
+        """Whether models were learnt and none of them exists any more."""
+        return bool(self._tops) and next(self._living(), None) is None
+
     def _living(self) -> Iterator[tuple[nn.Module, str]]:
         for reference, prefix in self._tops:
             top = reference()

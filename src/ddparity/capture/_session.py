@@ -287,6 +287,19 @@ class Session:
         self.gradients.new_step()
         self._switch_window()
 
+    def start_over(self, module: nn.Module) -> None:
+        """Void what was recorded of models that are gone before a step was complete: a trial run on a copy."""
+        self.writer.event(Event.START_OVER, step=self.step)
+        self.registry = Registry()
+        self.registry.called_as_root(module)
+        self.backwards = 0
+        self._once.discard(f"random {self.step}")
+        self.batches.new_step()
+        self.gradients.detach()
+        self.gradients.new_step()
+        self.forward.models.start_over()
+        self.forward.outputs.new_step()
+
     def flush(self) -> None:
         """Bring everything to disk."""
         self._flushed = time.monotonic()

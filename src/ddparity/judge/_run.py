@@ -117,14 +117,15 @@ def load_run(folder: Path) -> Run:
 def _steps_of(rank: RankTrace) -> dict[int, RankStep]:
     steps: dict[int, RankStep] = defaultdict(RankStep)
     whole = _whole_until(rank)
+    void = max((event.seq for event in rank.events if event.kind == Event.START_OVER), default=-1)
     for row in rank.digests:
-        if row.seq <= whole:
+        if void < row.seq <= whole:
             steps[row.step].digests[row.site.site].setdefault((row.site.name, row.site.part), []).append(row)
     for sample in rank.samples:
-        if sample.seq <= whole:
+        if void < sample.seq <= whole:
             steps[sample.step].samples.append(sample)
     for event in rank.events:
-        if event.seq <= whole:
+        if void < event.seq <= whole:
             steps[event.step].events[event.kind].append(event)
             if event.kind == Event.STEP:
                 steps[event.step].complete = True

@@ -62,6 +62,7 @@ class Event(StrEnum):
     MEMORY = "memory"  # name: step or evaluation; value: bytes held at its end; data: {"source", "points", ...}
     HOLDER = "holder"  # name: a variable that holds more and more; data: {"bytes", "nodes", "tensors", "lines", ...}
     STEP = "step"  # end of a training step
+    START_OVER = "start_over"  # all models so far are gone and none had trained a step: what was recorded is void
     DISABLED = "disabled"  # the recorder failed and switched itself off
 
 
