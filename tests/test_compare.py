@@ -127,3 +127,14 @@ def test_a_metric_of_models_that_have_parted_is_no_finding_about_the_data(record
     verdict = compare_trials(recorded.store.path(control.id), recorded.store.path(candidate.id))
     assert verdict.layers["numerics"].status is Status.DEVIATES
     assert verdict.layers["data"].status is Status.PASS, verdict.layers["data"].reason
+
+
+def test_one_rank_under_a_launcher_has_nobody_to_disagree_with(recorded, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    digits = ["-m", "ddparity.workloads.digits", "--steps", "6"]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+    control = recorded("parted.single", [sys.executable, *digits])
+    alone = recorded("parted.alone", [sys.executable, *launcher, *digits])
+    verdict = compare_trials(recorded.store.path(control.id), recorded.store.path(alone.id))
+    assert verdict.layers["communication"].status is Status.NOT_TESTED
+    assert verdict.exit_status() is Status.PASS

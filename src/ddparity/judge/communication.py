@@ -40,6 +40,9 @@ def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
         at = "" if first.step is None else f"step {first.step}, "
         reason = f"first deviation: {at}{first.phase.value}, {first.name}"
         return LayerVerdict(status=Status.DEVIATES, checked=checked, reason=reason), found[:_MAX_FINDINGS]
+    if len(run.members) < 2 and not run.missing and not _disabled(run):
+        reason = "one rank alone: nobody to compare its calls with"
+        return LayerVerdict(status=Status.NOT_TESTED, checked=checked, reason=reason), []
     reason = _inconclusive(run, checked)
     if reason:
         return LayerVerdict(status=Status.INCONCLUSIVE, checked=checked, reason=reason), []
@@ -158,8 +161,6 @@ def _inconclusive(run: CommRun, checked: int) -> str:
         return f"no ring of rank {', '.join(map(str, run.missing[:8]))}"
     if _disabled(run):
         return f"the recorder of rank {', '.join(map(str, _disabled(run)))} switched itself off"
-    if len(run.members) < 2:
-        return "one rank alone: nobody to compare its calls with"
     if not checked:
         return "no collective call was recorded on two ranks of a group"
     return ""
