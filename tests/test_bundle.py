@@ -68,7 +68,8 @@ def case(recorded: Callable, tmp_path_factory: pytest.TempPathFactory) -> Case:
 def told(verdict: Verdict) -> list:
     layers = [(name, layer.status, layer.checked) for name, layer in verdict.layers.items()]
     found = [(f.layer, f.step, f.phase, f.name, f.site, f.ranks, f.cause.code, f.follows) for f in verdict.findings]
-    return [layers, found, verdict.merge_plan, [v.variable for v in verdict.varied]]
+    plan = verdict.merge_plan | {"weight": round(verdict.merge_plan["weight"], 6)}  # of sketches turned, to rounding
+    return [layers, found, plan, [v.variable for v in verdict.varied]]
 
 
 def test_a_bundle_is_judged_as_the_trials_were(case, tmp_path):
