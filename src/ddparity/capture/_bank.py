@@ -8,7 +8,6 @@ as its i-th batch of b samples. What is banked lies in the trial's private folde
 ``ddparity purge`` removes it. Files are read back with ``weights_only``: tensors, containers, numbers and texts.
 """
 
-import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -181,7 +180,8 @@ def _advice(whole: int, size: int, num: int) -> str:
         each = whole // num
         sizes = ", ".join(str(n) for n in range(1, each + 1) if each % n == 0)
         return f"{text}With {num} ranks these batch sizes a rank do: {sizes}."
-    near = [n for n in (whole - whole % num, whole - whole % num + math.lcm(num, 1)) if n]
+    below = whole - whole % num
+    near = [n for n in (below, below + num) if n]
     return (
         f"{text}No batch size does with {num} ranks: record the control with --bank again, with a batch of "
         f"{' or '.join(map(str, near))}."

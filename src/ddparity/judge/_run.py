@@ -10,6 +10,8 @@ import numpy as np
 
 from ddparity.trace import DigestRow, Event, EventRow, RankStatus, RankTrace, SampleRow, Site, Trial, read_trial
 
+from ._comm_run import CommRun, load_comm
+
 Key = tuple[str, str]
 """Name and part of what was digested."""
 
@@ -81,6 +83,15 @@ class Run:
         """Steps in which at least one rank recorded tensors."""
         found = {s for steps in self.ranks.values() for s, step in steps.items() if has_tensors(step)}
         return sorted(found)
+
+    @cached_property
+    def comm(self) -> CommRun:
+        """What the ranks asked of each other; read once for all that look at it.
+
+        Raises:
+            TraceError: If a ring is corrupt.
+        """
+        return load_comm(self.trial.folder)
 
     def events(self, kind: Event, rank: int | None = None) -> list[EventRow]:
         """Return all events of a kind, of one rank or of the lowest that there is."""

@@ -14,7 +14,7 @@ from ._comm_finding import finding, where_now
 from ._comm_match import Divergence, compare_group
 from ._comm_misuse import misuse
 from ._comm_pace import straggler, throughput
-from ._comm_run import CommRun, load_comm
+from ._comm_run import CommRun
 from ._comm_small_groups import small_groups
 from ._comm_transfers import transfers
 from ._run import Run
@@ -26,7 +26,7 @@ _MAX_FINDINGS = 40
 def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
     """Compare the calls of the candidate's ranks with each other, and say how each rank ended."""
     try:
-        run, alone = load_comm(candidate.trial.folder), load_comm(control.trial.folder)
+        run, alone = candidate.comm, control.comm
     except TraceError as error:
         return LayerVerdict(status=Status.INCONCLUSIVE, reason=str(error)), []
     if not any(member.init() for member in run.members.values()):
@@ -176,7 +176,8 @@ def _passed(run: CommRun, checked: int) -> str:
 def pace(control: Run, candidate: Run) -> dict[str, Any]:
     """Return where the time of the candidate's training steps goes, by rank; empty where it is not known."""
     try:
-        runs = load_comm(candidate.trial.folder), load_comm(control.trial.folder)
-        return throughput(*runs, recorded=set(candidate.digested_steps) | set(control.digested_steps))
+        return throughput(
+            candidate.comm, control.comm, recorded=set(candidate.digested_steps) | set(control.digested_steps)
+        )
     except TraceError:
         return {}
