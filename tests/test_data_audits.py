@@ -80,6 +80,9 @@ def test_a_stream_that_is_not_sharded_by_worker():
 def test_shares_of_too_many_ranks_cover_too_little():
     passes = [loader_pass(r, list(range(100))[r::4], length=100, sampler=sampler(r, 4)) for r in range(2)]
     assert deviations(*passes) == {"coverage": "data.not_covered"}
+    padded = [*range(101), 0, 1, 2]  # of four shares, two of which nobody takes
+    passes = [loader_pass(r, padded[r + 2 :: 4], length=101, sampler=sampler(r + 2, 4)) for r in range(2)]
+    assert deviations(*passes) == {"coverage": "data.not_covered"}
     dropped = [loader_pass(r, list(range(96))[r::2], length=101, sampler=sampler(r, 2)) for r in range(2)]
     assert deviations(*dropped) == {}
     assert "5 of 101 samples came on no rank" in audits(*dropped)["coverage"].text

@@ -64,11 +64,14 @@ def audit_shares(one: Pass, *, reduces: bool) -> list[Audit]:
         return [workers]
     if len(one.ranks) > 1 and len(one.parts) == 1:
         return [_all_alike(one, shares, where, reduces=reduces)]
+    parts = len(one.parts)
+    short = _coverage(one, shares, where)
+    if shares.missing and len(one.ranks) < one.num_replicas and len(shares.on_several) < one.num_replicas:
+        return short  # the few that repeat pad shares of more ranks than there are
     if len(shares.on_several):
         return [_overlapping(one, shares, where)]
-    parts = len(one.parts)
     text = f"{where}: {parts} disjoint share{'' if parts == 1 else 's'}, {shares.total} samples"
-    return [passed("shards", text), *_coverage(one, shares, where)]
+    return [passed("shards", text), *short]
 
 
 def _where(one: Pass) -> str:
