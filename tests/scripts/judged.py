@@ -156,6 +156,8 @@ def backward(args, net, model, scaler, inputs, targets):
             with torch.autocast("cpu", torch.bfloat16, enabled=args.bf16):
                 loss = loss_of(args, called(x), y, micro)
             scaler.scale(loss).backward()
+        if args.bug == "clip_each" and WORLD > 1:
+            torch.nn.utils.clip_grad_norm_(net.parameters(), args.clip)
         total += loss.item()
     return total
 
@@ -184,6 +186,8 @@ def main():
         dist.init_process_group("gloo")
     torch.manual_seed(args.seed + (RANK if args.bug == "init" else 0))
     net = MODELS[args.model]()
+    if args.bug == "shifted":
+        net.shifted = RANK == 1
     if args.bug == "path" and WORLD > 1:
         list(net.children())[-1].register_full_backward_hook(lambda _m, grads, _o: (grads[0] * 0.9,))
     model = wrap(args, net)

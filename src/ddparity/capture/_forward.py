@@ -126,6 +126,16 @@ class ForwardWatch:
         """Note the return of such a module."""
         self._on_leave(module, args, output)
 
+    def enter_method(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        """Note a call of a method that a framework makes in place of a call of its module."""
+        session = self.session
+        if not session.dead and not self._stack and session.on_training_thread() and not in_backward():
+            self._enter_root(module, args, kwargs)
+
+    def leave_method(self, module: nn.Module, args: Any, output: Any) -> None:
+        """Note its return."""
+        self._on_leave(module, args, output)
+
     @guarded
     def _enter_inner(self, module: nn.Module) -> None:
         if hidden() is None:

@@ -30,6 +30,9 @@ _MAX_NUMBERS = 16
 _MAX_LINES = 64
 _MAX_REDUCED = 16
 _MAX_FRAMES = 25
+_OURS = str(Path(__file__).parent)
+_LOADER = "/torch/utils/data/"
+_LIBRARIES = ("site-packages", "/torch/", "<frozen")
 _KEY = re.compile(r"""["']([\w./-]+)["']\s*:[^,{}]*$""")
 _KEYWORD = re.compile(r"""(\w+)\s*=(?!=)[^,()]*$""")
 _RECEIVER = re.compile(r"(\w+)[\])]*\s*$")
@@ -169,12 +172,17 @@ class _Place:
 
 
 def _user_frame(frame: Any) -> Any:
-    """Return the nearest frame that is neither torch's nor another installed library's."""
+    """Return the nearest frame that is neither torch's, nor ours, nor another installed library's.
+
+    None for what a loader reads, as its workers' seed: that is no number of the user's.
+    """
     for _ in range(_MAX_FRAMES):
         if frame is None:
             return None
         name = frame.f_code.co_filename
-        if "site-packages" not in name and "/torch/" not in name and not name.startswith("<frozen"):
+        if _LOADER in name:
+            return None
+        if not name.startswith(_OURS) and not any(part in name for part in _LIBRARIES):
             return frame
         frame = frame.f_back
     return None

@@ -118,6 +118,7 @@ class Patches:
     def _created(self, optimizer: torch.optim.Optimizer) -> None:
         session = self.session
         session.optimizers.created(optimizer)
+        session.frameworks.look()
         if session.opened and session.step > 0 and session.on_training_thread():
             # As after a resume. A checkpoint that only some ranks load must not leave the others unrecorded.
             session.open_window(f"new {type(optimizer).__name__}")

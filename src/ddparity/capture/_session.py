@@ -90,6 +90,7 @@ class Session:
         from ._altered import install_alterations
         from ._bank import install_bank
         from ._forward import ForwardWatch
+        from ._frameworks import FrameworkWatch
         from ._gradients import GradientWatch
         from ._loaders import LoaderWatch
         from ._metrics import MetricWatch
@@ -100,6 +101,7 @@ class Session:
         install_bank(self)
         self.gradients = GradientWatch(self)
         self.forward = ForwardWatch(self)
+        self.frameworks = FrameworkWatch(self)
         self.optimizers = OptimizerWatch(self)
         self.patches = Patches(self)
         self.loaders = LoaderWatch(self)

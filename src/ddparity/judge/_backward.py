@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from ddparity.digest import Relation, distance, relate, scaled
-from ddparity.trace import Site
+from ddparity.trace import Event, Site
 
 from . import _causes
 from ._context import StepContext
 from ._explain import common_factor, evidence, explain
 from ._forward import calls_of, merge_activation
 from ._gradients import GradientRow, measure, relative
+from ._run import RankStep
 from ._verdict import Finding, Floor, Phase
 
 
@@ -37,7 +38,7 @@ def gradients(ctx: StepContext) -> list[Finding]:
     if not bad:
         return []
     loud = [row for row in rows if not row.noise]
-    findings = _clipped_by_rank(ctx, loud, floor) if ctx.comparable else []
+    findings = _clipped_too_early(ctx) or (_clipped_by_rank(ctx, loud, floor) if ctx.comparable else [])
     factor = common_factor(loud, floor.value) if ctx.comparable else None
     for row in bad:
         because, phase = explain(ctx, row, rows, factor, sharp)
@@ -66,6 +67,31 @@ def _deviates(row: GradientRow, floor: float, sharp: float, comparable: bool) ->
         return True
     reduced = row.sync_error is None or row.sync_error <= sharp
     return comparable and row.error > (floor if reduced else sharp)
+
+
+def _clipped_too_early(ctx: StepContext) -> list[Finding]:
+    """Find ranks that clip what a step has accumulated so far and go on, where the control clips once, at the end."""
+    early = {rank: found for rank, step in ctx.candidate.items() if (found := _clips_before_the_end(step))}
+    if not early or _clips_before_the_end(ctx.control):
+        return []
+    numbers = {str(rank): found for rank, found in early.items()}
+    because = _causes.cause("clip.every_micro_batch")
+    return [
+        ctx.finding(
+            Phase.CLIP,
+            "grad_norm",
+            Site.SYNCED_GRADIENT,
+            because,
+            ranks=sorted(early),
+            clips_before_the_last_backward=numbers,
+            micro_batches=max(len(step.passes) for step in ctx.candidate.values()),
+        )
+    ]
+
+
+def _clips_before_the_end(step: RankStep) -> int:
+    last = max((event.seq for event in step.passes), default=0)
+    return sum(event.seq < last for event in step.events.get(Event.CLIP, []))
 
 
 def _clipped_by_rank(ctx: StepContext, rows: list[GradientRow], floor: Floor) -> list[Finding]:

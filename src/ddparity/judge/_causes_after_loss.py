@@ -125,6 +125,17 @@ AFTER_LOSS = (
         fix="Clip with the norm over all ranks: reduce the squared norms before the root is taken.",
     ),
     KnownCause(
+        code="clip.every_micro_batch",
+        meaning="Gradients are clipped after each micro-batch, before all that belongs to the step is accumulated.",
+        evidence="The clipping function was called before the last backward pass of the step; the control calls it "
+        "after it.",
+        alike=(
+            "clip.norm: there clipping comes at the end of the step.",
+            "clip.missing: there the numbers of calls differ, and none comes before the last backward.",
+        ),
+        fix="Clip once a step, after the last micro-batch (with Accelerate: if accelerator.sync_gradients).",
+    ),
+    KnownCause(
         code="clip.norm",
         meaning="The norm that gradients are clipped with is not the control's although the gradients are.",
         evidence="Gradients agree before clipping; the total norm, equal on all ranks, does not.",

@@ -58,8 +58,9 @@ UNTIL_LOSS = (
     ),
     KnownCause(
         code="forward.ranks_differ",
-        meaning="Ranks that hold the same samples computed different outputs.",
-        evidence="The sample identities of two ranks are equal, and their outputs of the same module are not.",
+        meaning="Ranks computed different outputs of the same samples, or of what depends on none (positions).",
+        evidence="The outputs of a module differ between ranks whose sample identities are equal, or although they do "
+        "not change with the batch.",
         alike=(
             "random.masks_differ: there the module draws random numbers.",
             "init.ranks_differ: there the parameters differ already.",

@@ -53,6 +53,8 @@ class StepContext:
     reduction: ReductionPlan
     floors: Floors
     tally: Tally
+    elsewhere: RankStep | None = None
+    """Another step of the control that recorded tensors, to tell what depends on the batch."""
 
     @property
     def comparable(self) -> bool:

@@ -7,6 +7,8 @@ each evaluate all of them, or leave it to one of them; a sample that counts twic
 from collections import Counter
 from dataclasses import dataclass
 
+from ddparity.trace import Event
+
 from . import _causes
 from ._run import RankStep, Run
 from ._verdict import Finding, Phase
@@ -23,11 +25,14 @@ class Evaluation:
         step: Number of training steps before it.
         wanted: Samples that the control evaluated.
         held: Rank -> samples that it evaluated.
+        limited: Whether both sides left the evaluation's loader before its end: after a number of batches, whose size
+            need not be the same.
     """
 
     step: int
     wanted: Counter[int]
     held: dict[int, Counter[int]]
+    limited: bool = False
 
     @property
     def union(self) -> Counter[int]:
@@ -46,8 +51,10 @@ class Evaluation:
 
     @property
     def comparable(self) -> bool:
-        """Whether enough of the samples are the control's."""
+        """Whether enough of the samples are the control's, and which they are does not depend on the batch size."""
         union = self.union
+        if self.limited and union <= self.wanted:
+            return False
         return (self.wanted & union).total() >= _MIN_SHARE * min(self.wanted.total(), union.total()) > 0
 
 
@@ -61,8 +68,17 @@ def evaluations(control: Run, candidate: Run) -> list[Evaluation]:
         wanted = evaluated(ours[step])
         held = {rank: evaluated(steps[step]) for rank, steps in sorted(candidate.ranks.items()) if step in steps}
         if wanted and any(held.values()):
-            found.append(Evaluation(step=step, wanted=wanted, held=held))
+            limited = _left_early(control, step) and _left_early(candidate, step)
+            found.append(Evaluation(step=step, wanted=wanted, held=held, limited=limited))
     return found
+
+
+def _left_early(run: Run, step: int) -> bool:
+    """Whether a loader that is evaluated was begun after ``step`` training steps and never came to its end."""
+    evaluated = {event.name for event in run.events(Event.LOADER_USE) if not event.data.get("training")}
+    ended = {(event.name, event.data.get("epoch")) for event in run.events(Event.LOADER_END)}
+    begun = [event for event in run.events(Event.LOADER) if event.step == step and event.name in evaluated]
+    return any((event.name, event.data.get("epoch")) not in ended for event in begun)
 
 
 def evaluated(step: RankStep) -> Counter[int]:

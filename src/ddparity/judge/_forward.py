@@ -13,6 +13,8 @@ from ._plan import joined
 from ._verdict import Finding, Floor, Phase
 
 _BATCH_NORM = ("BatchNorm", "SyncBN", "BatchStat", "GhostNorm")
+_SAME_OUTPUT = 1e-3
+"""Relative distance of two outputs of a module up to which they may be one that does not depend on the batch."""
 
 
 def initial_parameters(ctx: StepContext) -> list[Finding]:
@@ -148,7 +150,7 @@ def merge_activation(
     if layout is None or layout_of(theirs) != layout:
         return "its rows cannot be told apart by sample"
     if layout == 0:
-        return _merge_by_position(rows, theirs)
+        return _merge_by_position(ctx, rows, mine)
     if {row.digest.shape[1:] for row in rows} != {row.digest.shape[1:] for row in theirs}:
         return "its shape on the ranks is not the control's"
     wanted = samples_of(rows, ctx.control)
@@ -161,14 +163,44 @@ def merge_activation(
     return control, merged, _spread(ctx, mine, control.norm)
 
 
-def _merge_by_position(rows: list[DigestRow], theirs: list[DigestRow]) -> tuple[Digest, Digest, float] | str:
+def _merge_by_position(
+    ctx: StepContext, rows: list[DigestRow], mine: dict[int, list[DigestRow]]
+) -> tuple[Digest, Digest, float] | str:
+    """Hold what has no row a sample against the control's: it is the same on every rank unless it depends on the batch.
+
+    A loss or a count of routed tokens does; of those only copies, on ranks that hold the same samples, must be equal.
+    """
     first = rows[0].digest
+    theirs = [row for rank in sorted(mine) for row in mine[rank]]
     if any(row.digest.shape != first.shape for row in [*rows, *theirs]):
         return "its shape on the ranks is not the control's"
-    if any(distance(row.digest, first) > 1e-3 * first.norm for row in rows[1:]):
-        return "it depends on the batch, and its rows cannot be told apart by sample"
+    together = len(ctx.samples.groups) == 1 and len(rows) == 1 and all(len(found) <= 1 for found in mine.values())
+    if not together and _depends_on_batch(ctx, rows):
+        apart = _spread_of_copies(ctx, mine, first.norm)
+        return (
+            (first, first, apart) if apart else "it depends on the batch, and its rows cannot be told apart by sample"
+        )
     spread = max(distance(row.digest, theirs[0].digest) for row in theirs)
     return first, theirs[0].digest, spread / first.norm if first.norm else 0.0
+
+
+def _depends_on_batch(ctx: StepContext, rows: list[DigestRow]) -> bool:
+    """Whether an output without samples is one of the batch: a single number, or one that another batch changes."""
+    first, site = rows[0].digest, rows[0].site
+    others = [*rows[1:], *(ctx.elsewhere.rows(Site(site.site), site.name, site.part) if ctx.elsewhere else ())]
+    return first.count == 1 or any(
+        row.digest.shape == first.shape and distance(row.digest, first) > _SAME_OUTPUT * first.norm for row in others
+    )
+
+
+def _spread_of_copies(ctx: StepContext, mine: dict[int, list[DigestRow]], norm: float) -> float:
+    """Return how far apart, call by call, ranks are that hold the same samples, relative to ``norm``."""
+    worst = 0.0
+    for group in ctx.samples.groups:
+        leader, *others = [mine[rank] for rank in group if mine.get(rank)] or [[]]
+        for rows in others:
+            worst = max([worst, *(distance(a.digest, b.digest) for a, b in zip(leader, rows, strict=False))])
+    return worst / norm if norm else 0.0
 
 
 def _spread(ctx: StepContext, mine: dict[int, list[DigestRow]], norm: float) -> float:

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from ddparity._errors import TraceError
 from ddparity.digest import same
-from ddparity.trace import ControlProof, Site
+from ddparity.trace import ControlProof, DigestRow, Site
 
 from . import numerics
-from ._run import Run, load_run
+from ._run import Key, Run, load_run
 from ._verdict import Status
 
 _UNMOVED = "no parameter moves: the optimizer does not hold the model's parameters"
@@ -22,7 +22,7 @@ def prove_control(first: Path, repeat: Path) -> ControlProof:
     """
     try:
         one, two = load_run(first), load_run(repeat)
-        reason = _fault(one) or _fault(two) or _not_repeatable(one, two)
+        reason = _fault(one) or _starts_elsewhere(one, two) or _fault(two) or _not_repeatable(one, two)
     except TraceError as error:
         return ControlProof(status="FAILED", reason=str(error), repeat=repeat.name)
     return ControlProof(status="FAILED" if reason else "PROVED", reason=reason, repeat=repeat.name)
@@ -39,6 +39,17 @@ def _fault(run: Run) -> str:
     return nonfinite(run) or ("" if _moves(run) else _UNMOVED)
 
 
+def _starts_elsewhere(one: Run, two: Run) -> str:
+    """Say that the second run did not begin where the first one did; empty if it did, or did not begin."""
+    first, second = _initial(one), _initial(two)
+    if not any(key in second and not same(row.digest, second[key].digest) for key, row in first.items()):
+        return ""
+    return (
+        "the second run begins with other parameters: it resumes from a checkpoint that the first one left, or its "
+        "start is not seeded; let the command seed itself, and begin anew each time (another output folder, no resume)"
+    )
+
+
 def nonfinite(run: Run) -> str:
     """Say where a control holds NaN or infinity first: nothing can be held against that; empty if nowhere."""
     steps = run.ranks[min(run.ranks)] if run.ranks else {}
@@ -51,10 +62,18 @@ def nonfinite(run: Run) -> str:
 
 
 def _moves(run: Run) -> bool:
-    steps = run.ranks[min(run.ranks)]
-    initial = {k: rows[0] for s in steps.values() for k, rows in s.digests.get(Site.PARAMETER, {}).items()}
+    steps, initial = run.ranks[min(run.ranks)], _initial(run)
     after = {k: rows[-1] for s in steps.values() for k, rows in s.digests.get(Site.PARAMETER_AFTER, {}).items()}
     return any(not same(initial[key].digest, row.digest) for key, row in after.items() if key in initial)
+
+
+def _initial(run: Run) -> dict[Key, DigestRow]:
+    steps = run.ranks[min(run.ranks)] if run.ranks else {}
+    return {
+        k: rows[0]
+        for _, s in sorted(steps.items(), reverse=True)
+        for k, rows in s.digests.get(Site.PARAMETER, {}).items()
+    }
 
 
 def _not_repeatable(one: Run, two: Run) -> str:

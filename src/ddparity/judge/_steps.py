@@ -7,7 +7,7 @@ from ddparity.trace import Event, Site
 from ._context import StepContext, Tally
 from ._floors import Floors, coarsest
 from ._plan import SamplePlan, plan_reduction, plan_samples, wrapper_of
-from ._run import Run, has_tensors
+from ._run import RankStep, Run, has_tensors
 
 
 def steps_of(control: Run, candidate: Run) -> list[int]:
@@ -41,7 +41,14 @@ def context_of(step: int, control: Run, candidate: Run, floors: Floors, tally: T
         reason = "not every rank recorded this step" if silent else "not every rank left a trace"
         samples = SamplePlan("Unproved", [[r] for r in theirs], reason=reason)
     reduction = plan_reduction(theirs, wrapper_of(candidate), floors.at(step).value * 4)
-    return StepContext(step, ours, theirs, samples, reduction, floors, tally)
+    return StepContext(step, ours, theirs, samples, reduction, floors, tally, _elsewhere(step, control))
+
+
+def _elsewhere(step: int, control: Run) -> RankStep | None:
+    """Return the step of the control next to this one that recorded tensors, or None."""
+    steps = control.ranks[min(control.ranks)]
+    near = [other for other in (step + 1, step - 1) if other in steps and has_tensors(steps[other])]
+    return steps[near[0]] if near else None
 
 
 def cut_short(run: Run, step: int) -> bool:

@@ -38,6 +38,7 @@ class RankWriter:
         self._rows: dict[str, list[Row]] = {name: [] for name in STREAMS}
         self._files = {name: pa.OSFile(str(folder / f"{name}.arrow"), "wb") for name in STREAMS}
         self._writers = {name: pa.ipc.new_stream(self._files[name], schema) for name, schema in STREAMS.items()}
+        pa.array([0])  # pyarrow imports pandas here, where there is one: now, not where a step's memory is measured
         self.write_facts()
 
     def write_facts(self) -> None:

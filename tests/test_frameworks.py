@@ -1,0 +1,75 @@
+"""Scripts on top of the frameworks that people use, unmodified: healthy runs pass, planted faults get their names."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from ddparity.judge import Status, compare_trials
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+SCRIPTS = Path(__file__).parent / "scripts" / "frameworks"
+NEEDS = {"trainer": "transformers", "lit": "lightning", "accelerated": "accelerate"}
+LAYERS = ("numerics", "data", "memory", "communication")
+
+
+@pytest.fixture
+def compared(recorded, monkeypatch, tmp_path):
+    """Return ``compared(script, flags)``: the verdict on two ranks against one device."""
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+    def judged(script, *flags):
+        if importlib.util.find_spec(NEEDS[script]) is None:
+            pytest.skip(f"{NEEDS[script]} is not installed")
+        out = [str(tmp_path / "out")] if script == "trainer" else []
+        devices = ["--devices", "2"] if script == "lit" else []
+        command = [str(SCRIPTS / f"{script}.py"), *out]
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+        control = recorded(f"{script}-alone", [sys.executable, *command], control=True)
+        name = "-".join([script, "two", *(flag.strip("-") for flag in flags)])
+        candidate = recorded(name, [sys.executable, *launcher, *command, *devices, *flags])
+        return compare_trials(*(recorded.store.path(trial.id) for trial in (control, candidate)))
+
+    return judged
+
+
+HEALTHY = [(script, flags) for script in NEEDS for flags in ((), ("--accumulate", "2"))]
+
+
+@pytest.mark.parametrize(("script", "flags"), HEALTHY)
+def test_a_healthy_run_passes_in_all_layers(compared, script, flags):
+    verdict = compared(script, *flags)
+    assert {layer: verdict.layers[layer].status for layer in LAYERS} == dict.fromkeys(LAYERS, Status.PASS), (
+        verdict.layers,
+        verdict.findings[:3],
+    )
+
+
+FAULTS = [
+    ("trainer", ("--unweighted",), (0, "loss", "loss", "loss.weighting")),
+    ("lit", ("--leave-out",), (0, "optimizer", "body.2.weight", "opt.not_held")),
+    ("accelerated", ("--accumulate", "2", "--clip-each"), (0, "clip", "grad_norm", "clip.every_micro_batch")),
+]
+
+
+@pytest.mark.parametrize(("script", "flags", "expected"), FAULTS)
+def test_a_planted_fault_is_named(compared, script, flags, expected):
+    verdict = compared(script, *flags)
+    first = verdict.first("numerics")
+    assert first is not None
+    assert (first.step, first.phase, first.name, first.cause.code) == expected
+    assert {layer for layer in LAYERS if verdict.layers[layer].status is not Status.PASS} == {"numerics"}
+
+
+def test_lightning_started_by_itself_is_recorded_on_all_ranks(recorded, monkeypatch):
+    if importlib.util.find_spec("lightning") is None:
+        pytest.skip("lightning is not installed")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    command = [sys.executable, str(SCRIPTS / "lit.py")]
+    control = recorded("lit-alone", command, control=True)
+    candidate = recorded("lit-own-launcher", [*command, "--devices", "2"])
+    verdict = compare_trials(*(recorded.store.path(trial.id) for trial in (control, candidate)))
+    assert verdict.layers["numerics"].status is Status.PASS
+    assert verdict.merge_plan["samples"] == "Shard"
