@@ -19,7 +19,7 @@ def make(seq: int, kind: Kind = Kind.ALL_REDUCE, **changes: object) -> Call:
     made = Call(
         serial=seq, entered=seq, launched=0, waited=0, done=0, kind=kind, flags=CallFlag(0), group="world", seq=seq,
         step=0, dtype="float32", reduce_op="sum", root=-1, tag=0, numel=8, num_bytes=32, shape="2x4", layout="",
-        name="", stack=("train.py:7 in main",), origin="", num_tensors=1, argument="", chain=0,
+        name="", stack=("train.py:7 in main",), origin="", num_tensors=1, argument="",
     )  # fmt: skip
     return replace(made, **changes)
 

@@ -10,9 +10,7 @@ import pytest
 
 from ddparity.judge import Finding
 from ddparity.judge._comm_run import load_comm
-from ddparity.judge._comm_small_groups import small_groups
-from ddparity.judge._run import load_run
-from ddparity.judge.communication import examine
+from ddparity.judge.communication import examine, examine_trial
 from ddparity.trace import TrialStatus
 
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -32,9 +30,8 @@ def judged(recorded: Callable[..., Any]) -> Judged:
         finally:
             del os.environ["OMP_NUM_THREADS"]
         folder = recorded.store.path(facts.id)
-        checked, found = examine(load_comm(folder), status=facts.status)
-        if not found:
-            found = list(small_groups(load_comm(folder), load_run(folder)))
+        checked, _ = examine(load_comm(folder), status=facts.status)
+        _, found = examine_trial(folder, status=facts.status)
         left = [note for note in facts.notes if "outlived" in note]
         assert not left or facts.status is not TrialStatus.COMPLETED
         return facts, checked, found
@@ -119,6 +116,14 @@ TRAININGS = [
 def test_a_fault_of_step_2_of_a_training_is_found_there(judged: Judged, fault: str, code: str, name: str) -> None:
     _, _, found = judged("comm_training", fault)
     assert (found[0].cause.code, found[0].name, found[0].step) == (code, name, 2)
+
+
+@pytest.mark.slow
+def test_ranks_that_hold_more_now_one_and_now_the_other_are_told_as_imbalance(judged: Judged) -> None:
+    _, _, found = judged("comm_training", "uneven_work")
+    assert [finding.cause.code for finding in found] == ["pace.imbalance"]
+    assert found[0].ranks == [0, 1]
+    assert found[0].evidence["times_the_others"] == 7.0
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ def call(ring: Writer, number: int, kind: Kind = Kind.ALL_REDUCE) -> int:
     text = ring.string
     stack = text("train.py:7 in main @3,5\ntrain.py:20 in <module>")
     head = (1000 + number, kind, int(CallFlag.ASYNC), text("world"), number, 0, number // 4, text("float32"), 1, 0)
-    return ring.call(*head, -1, 0, 8, 32, text("2x4"), 0, text("fc.weight"), stack, 0, 1, text("p.grad"), 99)
+    return ring.call(*head, -1, 0, 8, 32, text("2x4"), 0, text("fc.weight"), stack, 0, 1, text("p.grad"))
 
 
 def test_a_call_is_read_back_as_it_was_written(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """One fault of communication a run, after three good all_reduces: ``comm_faults.py FAULT``, under a launcher."""
 
+import ctypes
 import os
 import signal
 import sys
+import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch
@@ -119,6 +122,19 @@ def stopped(rank: int) -> None:
     dist.all_reduce(torch.ones(4))
 
 
+def gil_held(rank: int) -> None:
+    if rank == 1:
+        ctypes.PyDLL(None).sleep(int(TIMEOUT) + 2)  # native code that does not let go of the GIL
+    dist.all_reduce(torch.ones(4))
+
+
+def goes_on(rank: int) -> None:
+    end = time.time() + TIMEOUT
+    while time.time() < end:
+        time.sleep(0.1)
+        dist.barrier()
+
+
 def groups_differ(rank: int) -> None:
     dist.new_group([0, 1] if rank == 0 else [1])
     dist.barrier()
@@ -167,11 +183,42 @@ def healthy(rank: int) -> None:
     dist.barrier()
 
 
+def mark(name: str) -> None:
+    """Leave a mark for ``benchmarks/comm_faults.py``: when this rank came to the fault."""
+    if marks := os.environ.get("FAULT_MARKS"):
+        with open(f"{marks}/{name}", "w") as file:
+            file.write(str(time.time()))
+
+
+def dump_soon(rank: int) -> Callable[[], None]:
+    """Write a flight-recorder dump before the time-out would end the run; return what writes it now."""
+    folder = os.environ["FAULT_DUMPS"]
+
+    def write() -> None:
+        from torch._C._distributed_c10d import _dump_fr_trace, _dump_fr_trace_json
+
+        for name, dump in ((f"rank_{rank}", _dump_fr_trace), (f"json_{rank}.json", _dump_fr_trace_json)):
+            with open(f"{folder}/.{name}-{threading.get_ident()}", "wb") as file:
+                file.write(dump())
+            os.replace(file.name, f"{folder}/{name}")
+
+    timer = threading.Timer(TIMEOUT * 0.6, write)
+    timer.daemon = True
+    timer.start()
+    return write
+
+
 def main() -> None:
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo", timeout=timedelta(seconds=TIMEOUT))
     good()
-    globals()[sys.argv[1]](rank)
+    write = dump_soon(rank) if "FAULT_DUMPS" in os.environ else None
+    mark(f"rank-{rank}")
+    try:
+        globals()[sys.argv[1]](rank)
+    finally:
+        if write is not None:
+            write()
     dist.destroy_process_group()
 
 

@@ -26,6 +26,8 @@ class Net(nn.Module):
 
     def forward(self, x, use_twin=True):
         x = torch.tanh(self.body(x))
+        if FAULT == "uneven_work":
+            time.sleep(0.02 * len(x))  # work that grows with the samples
         return self.head(torch.tanh(self.twin(x)) if use_twin else x)
 
 
@@ -42,6 +44,10 @@ class Samples(Dataset):
 def batches():
     if FAULT == "slow_loader":
         yield from DataLoader(Samples(), batch_size=4)
+        return
+    if FAULT == "uneven_work":  # now this rank holds more, now that
+        for step in range(12):
+            yield torch.sin(torch.arange(128.0).reshape(16, 8) + step)[: 14 if (step + RANK) % 2 else 2]
         return
     for step in range(STEPS):
         yield torch.sin(torch.arange(64.0).reshape(8, 8) + step)[RANK::WORLD]
@@ -69,6 +75,13 @@ def reduce_by_hand(net: nn.Module, step: int) -> None:
             dist.all_reduce(parameter.grad, op=op, group=group)
 
 
+def mark(step: int) -> None:
+    """Leave a mark for ``benchmarks/comm_faults.py``: when this rank came to the step of the fault."""
+    if step == 2 and (marks := os.environ.get("FAULT_MARKS")):
+        with open(f"{marks}/rank-{RANK}", "w") as file:
+            file.write(str(time.time()))
+
+
 def end_badly(step: int) -> None:
     if step != 2 or RANK != 1:
         return
@@ -90,7 +103,7 @@ def start() -> None:
 
 def main() -> None:
     torch.manual_seed(0)
-    wrapped = FAULT.startswith("ddp") or FAULT in ("none", "slow_loader", "slow_rank")
+    wrapped = FAULT.startswith("ddp") or FAULT in ("none", "slow_loader", "slow_rank", "uneven_work")
     if WORLD > 1:
         start()
         PAIRS.extend(dist.new_group([rank], timeout=timedelta(seconds=8)) for rank in range(WORLD))
@@ -98,6 +111,7 @@ def main() -> None:
     model = DistributedDataParallel(net) if WORLD > 1 and wrapped else net
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     for step, batch in enumerate(batches()):
+        mark(step)
         end_badly(step)
         if FAULT == "slow_rank" and RANK == 1:
             time.sleep(0.2)

@@ -1,5 +1,6 @@
 """A process group that writes down every call and hands it on unchanged, and the handles it gives out."""
 
+import contextlib
 import inspect
 import sys
 import time
@@ -11,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from ddparity.trace._ring_format import LAUNCHED, CallFlag
-
-from ._signatures import SIGNATURES, Described, Signature
+from ._calls import ACTIVE, DONE, LAUNCHED, enter
+from ._ring import Ring
+from ._signatures import SIGNATURES, Signature
 
 if TYPE_CHECKING:
     from ._comm import CommWatch
 
 _now = time.monotonic_ns
 _C10D = dist.distributed_c10d.__file__
-_WAITED = int(CallFlag.WAITED)
 
 
 class RecordedWork(dist.Work):
@@ -75,33 +75,34 @@ class RecordedWork(dist.Work):
             self._watch.dropped(self._at, self._serial, self._inner, overwritten=overwritten)
 
 
-_none_is_fine: dict[int, bool] = {}
+_Caller = tuple[CodeType, bool, bool, bool]
+"""What calls a method: its code; whether it does so itself, or C++ beneath it; whether it waits for the call next; and
+whether it waits only for a handle that is there."""
 
 
-def _takes_none(code: CodeType) -> bool:
-    """Whether a function of torch's waits only for a handle that is there, as newer ones do: a wait less to pay for."""
-    known = _none_is_fine.get(id(code))
-    if known is None:
-        try:
-            known = "work is not None" in inspect.getsource(code)
-        except (OSError, TypeError):
-            known = False
-        _none_is_fine[id(code)] = known  # torch's functions live as long as the process
+def _look_at(callers: dict[int, _Caller], code: CodeType, name: str) -> _Caller:
+    """Look at what calls a method, once. It holds the code, so that its id stays its own."""
+    direct = name in code.co_names
+    waits = direct and code.co_filename == _C10D
+    none_is_fine = False
+    if waits:
+        with contextlib.suppress(OSError, TypeError):
+            none_is_fine = "work is not None" in inspect.getsource(code)
+    known = callers[id(code)] = (code, direct, waits, none_is_fine)
     return known
 
 
-def _in_flight(described: Described) -> list[torch.Tensor]:
+def _in_flight(sent: list[torch.Tensor], written: list[torch.Tensor]) -> list[torch.Tensor]:
     """Return the tensors that nobody may write to before the wait, of those that the backend does not write itself.
 
     On a CPU a reduction in place writes past the version counter; what is copied back or shares memory does not.
     """
-    if len(described.sent) != 1 or not described.sent[0].is_cpu:
+    if len(sent) != 1 or not sent[0].is_cpu:
         return []
-    sent = described.sent[0]
-    own = sent.untyped_storage().data_ptr()
-    if any(t is not sent and t.untyped_storage().data_ptr() == own for t in described.written):
+    own = sent[0].untyped_storage().data_ptr()
+    if any(t is not sent[0] and t.untyped_storage().data_ptr() == own for t in written):
         return []
-    return [sent]
+    return sent
 
 
 def _version(tensor: torch.Tensor) -> int:
@@ -143,11 +144,17 @@ class RecordedGroup(dist.ProcessGroup):
         self.inner = inner
         self.watch = watch
         self.label = label
-        self.label_number: int | None = None
+        self.ring: Ring | None = None
+        self.label_number = 0
         self.group_rank = inner.rank()
         self.num_calls = 0
         self.num_transfers = 0
-        self.chain = 0
+
+    def named_in(self, ring: Ring) -> int:
+        """Return the number that a ring has for this group's name."""
+        self.ring = ring
+        self.label_number = ring.string(self.label)
+        return self.label_number
 
     def getBackendName(self) -> str:  # noqa: N802 - the name that C++ looks up
         """Return the name of the backend, as the group itself would."""
@@ -159,35 +166,38 @@ class RecordedGroup(dist.ProcessGroup):
 
 
 def _recorded(name: str, signature: Signature) -> Callable[..., Any]:
+    callers: dict[int, _Caller] = {}
+
     def call(self: RecordedGroup, /, *args: Any, **kwargs: Any) -> Any:
         inner = getattr(self.inner, name)
-        watch = self.watch
         frame = sys._getframe(1)
-        direct = name in frame.f_code.co_names  # else C++ called, and the frame is what runs beneath it
-        noted = watch.enter(self, signature, args, kwargs, frame, direct)
+        code = frame.f_code
+        _, direct, waits, none_is_fine = callers.get(id(code)) or _look_at(callers, code, name)
+        noted = enter(self, signature, args, kwargs, frame, direct, waits)
         if noted is None:
             return inner(*args, **kwargs)
-        ring, at, serial, described, flags = noted
+        words, at, serial, is_async, described = noted
+        watch = self.watch
         try:
             work = inner(*args, **kwargs)
-            launched = _now()
-            if direct and work is not None and not described.is_async and frame.f_code.co_filename == _C10D:
-                work.wait()  # as the caller does next
-                ring.finish(at, launched, launched, _now(), flags | _WAITED)
-                return None if _takes_none(frame.f_code) else work
+            if waits and not is_async and work is not None:
+                work.wait()
+                words[at + DONE] = words[ACTIVE] = _now()
+                return None if none_is_fine else work
         except Exception as error:
-            watch.failed(at, serial, error, 0)
+            watch.failed(8 * at, serial, error, 0)
             raise
-        ring.stamp(at, LAUNCHED, launched)
+        words[at + LAUNCHED] = _now()
         if work is None:
-            watch.completed(at, serial)
+            watch.completed(8 * at, serial)
             return None
         if not direct:
-            watch.native(at, serial)
+            watch.native(8 * at, serial)
             return work
-        if described.is_async and described.written and not signature.is_send:
-            watch.pending[serial] = weakref.ref(described.written[0])
-        return RecordedWork(work, watch, at, serial, _in_flight(described) if described.is_async else [])
+        sent, written = described[:2]
+        if is_async and written and not signature.is_send:
+            watch.pending[serial] = weakref.ref(written[0])
+        return RecordedWork(work, watch, 8 * at, serial, _in_flight(sent, written) if is_async else [])
 
     call.__name__ = name
     return call

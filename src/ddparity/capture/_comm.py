@@ -4,24 +4,20 @@ import atexit
 import os
 import sys
 import time
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import msgspec
 import torch
 
-from ddparity.trace._ring_format import DONE, GAPS, WAITED, CallFlag, Field, Kind, ProcessStatus
+from ddparity.trace._ring_format import DONE, WAITED, CallFlag, Field, Kind, ProcessStatus
 
 from . import _facts
-from ._collectives import RecordedGroup
 from ._errors_of import describe_error
 from ._groups import GroupPatches
 from ._guard import guarded
 from ._ring import Ring
-from ._signatures import Described, Signature
 from ._stacks import Stacks
 from ._watchdog import Watchdog
 
@@ -29,9 +25,6 @@ if TYPE_CHECKING:
     from ._session import Session
 
 _now = time.monotonic_ns
-_MASK = (1 << 64) - 1
-_ASYNC, _NATIVE, _UNEVEN = int(CallFlag.ASYNC), int(CallFlag.NATIVE), int(CallFlag.UNEVEN)
-_BACKWARD, _STRIDED = int(CallFlag.BACKWARD), int(CallFlag.STRIDED)
 _WAITED, _OVERWRITTEN = int(CallFlag.WAITED), int(CallFlag.OVERWRITTEN)
 
 
@@ -40,7 +33,6 @@ class CommWatch:
 
     def __init__(self, session: "Session") -> None:
         self.session = session
-        self.stacks = Stacks()
         self.groups = GroupPatches(self)
         self.watchdog = Watchdog(self)
         self._begin()
@@ -49,11 +41,11 @@ class CommWatch:
         self.ring: Ring | None = None
         self.pending: dict[int, Any] = {}
         self._natives: list[tuple[int, int]] = []
-        self._signatures: dict[Any, tuple[int, ...]] = {}
-        self._names: dict[int, int] | None = None
+        self.stacks = Stacks()
+        self.names: dict[int, int] | None = None
         self._begun: dict[Kind, int] = {}
-        self._in_step = False
-        self._in_backward = False
+        self.in_step = False
+        self.in_backward = False
         self._step_began = 0
 
     def install(self) -> None:
@@ -89,116 +81,16 @@ class CommWatch:
     @property
     def step(self) -> int:
         """The training step that calls belong to: those after an update belong to its step, until the next begins."""
-        return self.session.step if self._in_step else self.session.step - 1
+        return self.session.step if self.in_step else self.session.step - 1
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    def enter(
-        self,
-        group: RecordedGroup,
-        signature: Signature,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        frame: FrameType,
-        direct: bool,
-    ) -> tuple[Ring, int, int, Described, int] | None:
-        """Write down a call before the backend sees it; return where.
-
-        It costs some microseconds of every call, so it does without the guard's bookkeeping: no operation runs here.
-        """
-        ring = self.ring
-        if ring is None or self.session.dead:
-            return None
-        try:
-            if torch._C._len_torch_function_stack():
-                with torch._C.DisableTorchFunction():
-                    return self._enter(ring, group, signature, args, kwargs, frame, direct)
-            return self._enter(ring, group, signature, args, kwargs, frame, direct)
-        except Exception as error:
-            self.session.disable(error)
-            return None
-
-    def _enter(
-        self,
-        ring: Ring,
-        group: RecordedGroup,
-        signature: Signature,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        frame: FrameType,
-        direct: bool,
-    ) -> tuple[Ring, int, int, Described, int]:
-        described = signature.describe(args, kwargs, group.group_rank)
-        sent, _, root, reduce_op, is_async, tag, uneven = described
-        key = (signature.kind, root, reduce_op, *[(t.shape, t.dtype, _strides(t)) for t in sent])
-        known = self._signatures.get(key) or self._look_at(ring, key, described)
-        dtype, shape, layout, numel, num_bytes, crc = known
-        flags = (_ASYNC if is_async else 0) | (0 if direct else _NATIVE)
-        flags |= (_UNEVEN if uneven else 0) | (_BACKWARD if self._in_backward else 0) | (_STRIDED if layout else 0)
-        if signature.is_transfer:
-            group.num_transfers = seq = group.num_transfers + 1
-        else:
-            group.num_calls = seq = group.num_calls + 1
-            group.chain = (group.chain * 1000003 + crc) & _MASK
-        site = self.stacks.site(frame)
-        numbers = site.numbers
-        if numbers is None:
-            numbers = site.numbers = (ring.string(site.stack), ring.string(site.origin), ring.string(site.argument))
-        label = group.label_number
-        if label is None:
-            label = group.label_number = ring.string(group.label)
-        name = self._name_of(sent[0]) if direct and signature.is_named else 0
-        at = ring.call(
-            _now(),
-            signature.kind,
-            flags,
-            label,
-            seq,
-            0,
-            self.session.step if self._in_step else self.session.step - 1,
-            dtype,
-            reduce_op if signature.reduces else 0,
-            0,
-            root,
-            tag,
-            numel,
-            num_bytes,
-            shape,
-            layout,
-            name,
-            numbers[0],
-            numbers[1],
-            len(sent),
-            numbers[2] if direct else 0,
-            group.chain,
-        )
-        return ring, at, ring.serial(at), described, flags
-
-    def _look_at(self, ring: Ring, key: Any, described: Described) -> tuple[int, ...]:
-        tensors = described.sent
-        dtypes = dict.fromkeys(str(t.dtype).removeprefix("torch.") for t in tensors)
-        strided = any(t.layout == torch.strided and not t.is_contiguous() for t in tensors)
-        shapes = ";".join("x".join(map(str, t.shape)) or "scalar" for t in tensors)[:2000]
-        strides = ";".join("x".join(map(str, t.stride())) for t in tensors)[:2000] if strided else ""
-        if any(_has_gaps(t) for t in tensors):
-            strides = f"{GAPS}{strides}"
-        text = f"{key[:3]}{shapes}{'+'.join(dtypes)}"
-        known = self._signatures[key] = (
-            ring.string("+".join(dtypes)),
-            ring.string(shapes),
-            ring.string(strides),
-            sum(t.numel() for t in tensors),
-            sum(t.numel() * t.element_size() for t in tensors),
-            zlib.crc32(text.encode()),
-        )
-        return known
-
-    def _name_of(self, tensor: torch.Tensor) -> int:
+    def name_of(self, tensor: torch.Tensor) -> int:
         """Return the number of the parameter whose value or gradient a call is about; 0 if it is no one's."""
-        names = self._names
+        names = self.names
         if names is None:
             names = {}
-            self._names = names
+            self.names = names
             ring = self.ring
             for top in self.session.registry.living_tops() if ring is not None else ():
                 for parameter in top.parameters():
@@ -253,7 +145,7 @@ class CommWatch:
 
     def native(self, at: int, serial: int) -> None:
         """Note a call that C++ launched: within backward it has completed when backward returns."""
-        if self._in_backward:
+        if self.in_backward:
             self._natives.append((at, serial))
 
     @guarded
@@ -285,7 +177,7 @@ class CommWatch:
         if self.ring is not None:
             if kind is not Kind.DATA and kind is not Kind.OPTIMIZER:
                 self._begin_step()
-                self._in_backward = kind is Kind.BACKWARD
+                self.in_backward = kind is Kind.BACKWARD
             self._begun.setdefault(kind, _now())
 
     def ends(self, kind: Kind) -> None:
@@ -296,8 +188,8 @@ class CommWatch:
             return
         ring.note(kind, "", step=self.step, begun=begun)
         if kind is Kind.BACKWARD:
-            self._in_backward = False
-            self._names = None
+            self.in_backward = False
+            self.names = None
             now = _now()
             for at, serial in self._natives:
                 if ring.serial(at) == serial:
@@ -310,13 +202,13 @@ class CommWatch:
         if ring is not None:
             ring.note(Kind.STEP, "", step=self.session.step, begun=self._step_began or None)
             self._step_began = _now()
-            self._in_step = self._in_backward = False
+            self.in_step = self.in_backward = False
             ring.set(Field.STEP, self.session.step + 1)
             self._begun.clear()
 
     def _begin_step(self) -> None:
-        if not self._in_step:
-            self._in_step = True
+        if not self.in_step:
+            self.in_step = True
             if self.ring is not None:
                 self.ring.set(Field.STEP, self.session.step)
 
@@ -376,16 +268,5 @@ class CommWatch:
         self.watchdog.stop()
 
 
-def _strides(tensor: torch.Tensor) -> Any:
-    return tensor.stride() if tensor.layout == torch.strided else ()
-
-
 def _is_exact(tensor: Any) -> TypeGuard[torch.Tensor]:
     return type(tensor) in (torch.Tensor, torch.nn.Parameter)
-
-
-def _has_gaps(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's elements do not fill a block of memory, or share elements."""
-    if tensor.layout != torch.strided or tensor.numel() < 2:
-        return False
-    return sum((n - 1) * abs(s) for n, s in zip(tensor.shape, tensor.stride(), strict=True)) + 1 != tensor.numel()

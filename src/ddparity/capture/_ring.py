@@ -15,7 +15,6 @@ from ddparity.trace._ring_format import (
     FLAGS_OFFSET,
     FOLDER,
     HEAD,
-    LAUNCHED,
     LONG,
     MAGIC,
     PAIR,
@@ -29,7 +28,6 @@ from ddparity.trace._ring_format import (
     SIZE,
     STRINGS_AT,
     STRINGS_SIZE,
-    TIMES,
     VERSION,
     Field,
     Kind,
@@ -47,7 +45,9 @@ class Ring:
     """The ring of this process.
 
     Attributes:
-        memory: The mapping; hooks that must be quick write into it themselves.
+        memory: The mapping; what must be quick writes into it itself.
+        words: The same, as signed numbers of 8 bytes.
+        serials: Counts the records.
     """
 
     def __init__(self, trial: Path, *, rank: int, world_size: int) -> None:
@@ -64,7 +64,8 @@ class Ring:
             raise
         finally:
             os.close(descriptor)
-        self._serials = itertools.count(1)
+        self.words = memoryview(self.memory).cast("q")
+        self.serials = itertools.count(1)
         self._lock = threading.Lock()
         self._strings: dict[str, int] = {"": 0}
         self._string_bytes = 0
@@ -113,11 +114,11 @@ class Ring:
 
     def call(self, *values: int) -> int:
         """Write one record, without its serial and its last three times; return where it stands."""
-        serial = next(self._serials)
+        serial = next(self.serials)
         slot = serial if serial < HEAD else HEAD + (serial - HEAD) % RING
         at = RECORDS_AT + slot * RECORD_SIZE
         memory = self.memory
-        RECORD.pack_into(memory, at, 0, values[0], 0, 0, 0, *values[1:])
+        RECORD.pack_into(memory, at, 0, values[0], 0, 0, 0, *values[1:], 0)
         LONG.pack_into(memory, at, serial)
         PAIR.pack_into(memory, _COUNT_AT, serial, values[0])
         return at
@@ -130,13 +131,6 @@ class Ring:
         """Enter one of the times of a record."""
         LONG.pack_into(self.memory, at + offset, now)
 
-    def finish(self, at: int, launched: int, waited: int, done: int, flags: int) -> None:
-        """Enter the rest of a call that was waited for at once."""
-        memory = self.memory
-        TIMES.pack_into(memory, at + LAUNCHED, launched, waited, done)
-        SHORT.pack_into(memory, at + FLAGS_OFFSET, flags)
-        LONG.pack_into(memory, _COUNT_AT + 8, done)
-
     def flag(self, at: int, flags: int) -> None:
         """Add flags to a record."""
         (old,) = SHORT.unpack_from(self.memory, at + FLAGS_OFFSET)
@@ -146,7 +140,7 @@ class Ring:
         """Write a record that is no call: a mark of the training step, or a note."""
         now = time.monotonic_ns()
         begin = now if begun is None else begun
-        at = self.call(begin, kind, 0, 0, seq, 0, step, 0, 0, 0, -1, 0, 0, 0, 0, 0, self.string(name), 0, 0, 0, 0, 0)
+        at = self.call(begin, kind, 0, 0, seq, 0, step, 0, 0, 0, -1, 0, 0, 0, 0, 0, self.string(name), 0, 0, 0, 0)
         LONG.pack_into(self.memory, at + 32, now)
         return at
 

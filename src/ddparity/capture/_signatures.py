@@ -1,35 +1,22 @@
 """What each method of a process group is called with: the tensors, root and reduce op of a call."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
+from torch.distributed import ReduceOp
 
 from ddparity.trace._ring_format import POINT_TO_POINT, REDUCE_OPS, Kind
 
 _SUM = REDUCE_OPS.index("sum")
+_IS_OWN_HASH = all(hash(op) == op.value == hash(ReduceOp(op)) for op in (ReduceOp.SUM, ReduceOp.AVG, ReduceOp.MAX))
+"""Whether the hash of a reduce op is its number, as in torch 2: the quickest way to learn it."""
 
 
-class Described(NamedTuple):
-    """A call: what is compared over the ranks, what it writes, and how.
-
-    Attributes:
-        sent: Tensors whose shapes every rank must agree on.
-        written: Tensors that hold the result on this rank.
-        root: Root or peer, a rank of the group, or -1.
-        reduce_op: Number in ``REDUCE_OPS``.
-        is_async: Whether the caller gets a handle.
-        tag: Of a point-to-point call.
-        uneven: Whether shapes may differ over the ranks.
-    """
-
-    sent: list[torch.Tensor]
-    written: list[torch.Tensor]
-    root: int = -1
-    reduce_op: int = 0
-    is_async: bool = False
-    tag: int = 0
-    uneven: bool = False
+Described = tuple[list[torch.Tensor], list[torch.Tensor], int, int, bool, int, bool]
+"""A call: tensors whose shapes every rank must agree on; tensors that hold the result on this rank; root or peer, a
+rank of the group, or -1; number in ``REDUCE_OPS``; whether the caller gets a handle; tag of a point-to-point call;
+whether shapes may differ over the ranks. No class of its own: each call makes one."""
 
 
 class Signature:
@@ -71,7 +58,8 @@ def _reduce_op(options: Any) -> int:
     op = getattr(options, "reduceOp", options)
     if op is None:
         return _SUM
-    return int(getattr(op, "op", op).value) + 1  # REDUCE_OPS has the order of torch's own enumeration, after ""
+    # REDUCE_OPS has the order of torch's own enumeration, after "".
+    return (hash(op) if _IS_OWN_HASH else int(getattr(op, "op", op).value)) + 1
 
 
 def _is_async(options: Any) -> bool:
@@ -79,26 +67,25 @@ def _is_async(options: Any) -> bool:
 
 
 def _in_place(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
-    if len(args) == 2 and type(args[0]) is list:  # as torch's own functions call it
+    if len(args) == 2 and type(args[0]) is list and _IS_OWN_HASH:  # as torch's own functions call it
         tensors, options = args
-    else:
-        tensors = _list(_argument(args, kwargs, 0, "tensors", "tensor"))
-        options = _argument(args, kwargs, 1, "opts", "op")
-    return Described(tensors, tensors, -1, _reduce_op(options), _is_async(options))
+        return tensors, tensors, -1, hash(options.reduceOp) + 1, options.asyncOp, 0, False
+    tensors = _list(_argument(args, kwargs, 0, "tensors", "tensor"))
+    options = _argument(args, kwargs, 1, "opts", "op")
+    return tensors, tensors, -1, _reduce_op(options), _is_async(options), 0, False
 
 
 def _rooted(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
     tensors = _list(_argument(args, kwargs, 0, "tensors", "tensor"))
     options = _argument(args, kwargs, 1, "opts", "root")
     root = int(getattr(options, "rootRank", options if isinstance(options, int) else 0))
-    return Described(tensors, [] if root == rank else tensors, root, 0, _is_async(options))
+    return tensors, [] if root == rank else tensors, root, 0, _is_async(options), 0, False
 
 
 def _reduced(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
-    found = _rooted(args, kwargs, rank)
-    options = _argument(args, kwargs, 1, "opts")
-    written = found.sent if found.root == rank else []
-    return found._replace(written=written, reduce_op=_reduce_op(getattr(options, "reduceOp", None)))
+    sent, _, root, _, is_async, _, _ = _rooted(args, kwargs, rank)
+    op = _reduce_op(getattr(_argument(args, kwargs, 1, "opts"), "reduceOp", None))
+    return sent, sent if root == rank else [], root, op, is_async, 0, False
 
 
 def _gathered(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
@@ -107,14 +94,14 @@ def _gathered(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Descr
     options = _argument(args, kwargs, 2, "opts")
     uneven = len({t.shape for t in outputs}) > 1 and len(outputs) > len(inputs)
     root = getattr(options, "rootRank", None)
-    return Described(inputs, outputs, -1 if root is None else int(root), 0, _is_async(options), uneven=uneven)
+    return inputs, outputs, -1 if root is None else int(root), 0, _is_async(options), 0, uneven
 
 
 def _scattered(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
     outputs = _flat(_argument(args, kwargs, 0, "output_tensors", "output_tensor"))
     options = _argument(args, kwargs, 2, "opts", "root")
     root = int(getattr(options, "rootRank", options if isinstance(options, int) else 0))
-    return Described(outputs, outputs, root, 0, _is_async(options))
+    return outputs, outputs, root, 0, _is_async(options), 0, False
 
 
 def _reduce_scattered(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
@@ -122,29 +109,30 @@ def _reduce_scattered(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) 
     inputs = _flat(_argument(args, kwargs, 1, "input_tensors", "inputTensor", "input", "inputs"))
     options = _argument(args, kwargs, 2, "opts", "op")
     uneven = len({t.shape for t in inputs}) > 1 and len(inputs) > len(outputs)
-    return Described(inputs, outputs, -1, _reduce_op(options), _is_async(options), uneven=uneven)
+    return inputs, outputs, -1, _reduce_op(options), _is_async(options), 0, uneven
 
 
 def _exchanged(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
     outputs = _flat(_argument(args, kwargs, 0, "output_tensors", "output"))
     inputs = _flat(_argument(args, kwargs, 1, "input_tensors", "input"))
     options = args[-1] if args and hasattr(args[-1], "asyncOp") else kwargs.get("opts")
-    return Described(inputs, outputs, -1, 0, _is_async(options), uneven=True)
+    return inputs, outputs, -1, 0, _is_async(options), 0, True
 
 
 def _nothing(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
-    return Described([], [], is_async=_is_async(_argument(args, kwargs, 0, "opts")))
+    return [], [], -1, 0, _is_async(_argument(args, kwargs, 0, "opts")), 0, False
 
 
 def _sent(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
     tensors = _list(_argument(args, kwargs, 0, "tensors"))
     peer, tag = _argument(args, kwargs, 1, "dstRank", "srcRank"), _argument(args, kwargs, 2, "tag")
-    return Described(tensors, tensors, int(peer), 0, is_async=True, tag=int(tag or 0))
+    return tensors, tensors, int(peer), 0, True, int(tag or 0), False
 
 
 def _received_from_anybody(args: tuple[Any, ...], kwargs: dict[str, Any], rank: int) -> Described:
     tag = _argument(args, kwargs, 1, "tag")
-    return Described(_list(args[0]), _list(args[0]), -1, 0, is_async=True, tag=int(tag or 0))
+    tensors = _list(args[0])
+    return tensors, tensors, -1, 0, True, int(tag or 0), False
 
 
 SIGNATURES = {

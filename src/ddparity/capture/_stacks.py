@@ -9,6 +9,7 @@ import os
 import sys
 import sysconfig
 from types import CodeType, FrameType
+from typing import Any
 
 import torch
 
@@ -17,9 +18,12 @@ _OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _STDLIB = sysconfig.get_paths()["stdlib"] + os.sep
 _C10D = ("distributed_c10d.py", "c10d_logger.py", "_functional_collectives.py", "_ops.py")
 _SITE = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep)
-_MAX_USER, _MAX_WALK = 12, 100
+_MAX_USER = 12
+_WALK = range(100)
+_ORIGIN = 0
+"""In a key, before torch's own function that made the call."""
 _MAX_ARGUMENT = 60
-_ANY, _USER, _LIBRARY, _PLUMBING = 0, 1, 2, 3
+_USER, _LIBRARY, _PLUMBING = 1, 2, 3
 
 
 class Site:
@@ -27,69 +31,71 @@ class Site:
 
     Attributes:
         numbers: Where the ring has these texts, once it has.
+        forms: What the calls from here have in common, by what they are called with.
     """
 
-    __slots__ = ("argument", "numbers", "origin", "stack")
+    __slots__ = ("argument", "forms", "numbers", "origin", "stack")
 
     def __init__(self, stack: str, origin: str, argument: str) -> None:
         self.stack = stack
         self.origin = origin
         self.argument = argument
         self.numbers: tuple[int, int, int] | None = None
+        self.forms: dict[Any, Any] = {}
 
 
 class Stacks:
     """Turns stacks into texts, each only once: a call that comes back costs a look into a dictionary a frame."""
 
     def __init__(self) -> None:
-        self._codes: dict[int, tuple[CodeType, int, str]] = {}
+        self._codes: dict[int, CodeType] = {}
+        self._kinds: dict[int, int] = {}
         self._sites: dict[tuple[int, ...], Site] = {}
 
     def site(self, frame: FrameType | None) -> Site:
         """Return where a call comes from; a place that comes back is looked up frame by frame and made only once."""
         key: list[int] = []
-        origin: tuple[CodeType, int, str] | None = None
-        codes = self._codes
-        walked = 0
-        while frame is not None and walked < _MAX_WALK:
-            walked += 1
+        kinds = self._kinds
+        for _ in _WALK:
+            if frame is None:
+                break
             code = frame.f_code
-            known = codes.get(id(code)) or self._look_at(code)
-            kind = known[1]
+            number = id(code)
+            kind = kinds.get(number) or self._look_at(code)
             if kind == _USER:
-                key.append(id(code))
+                key.append(number)
                 key.append(frame.f_lasti)
                 if len(key) >= 2 * _MAX_USER:
                     break
-            elif kind == _LIBRARY and origin is None and not key:
-                origin = known
-                key.append(0)
-                key.append(id(code))
+            elif kind == _LIBRARY and not key:
+                key.append(_ORIGIN)
+                key.append(number)
             frame = frame.f_back
         found = tuple(key)
-        site = self._sites.get(found)
-        if site is None:
-            site = self._sites[found] = self._make(found, "" if origin is None else origin[2])
-        return site
+        return self._sites.get(found) or self._make(found)
 
-    def _make(self, key: tuple[int, ...], origin: str) -> Site:
-        frames = [(self._codes[code][0], at) for code, at in zip(key[::2], key[1::2], strict=True) if code]
+    def _make(self, key: tuple[int, ...]) -> Site:
+        pairs = list(zip(key[::2], key[1::2], strict=True))
+        origin = _short(self._codes[pairs[0][1]]) if pairs and pairs[0][0] == _ORIGIN else ""
+        frames = [(self._codes[code], at) for code, at in pairs if code != _ORIGIN]
         argument = _argument_at(*frames[0]) if frames and not origin else ""
-        return Site("\n".join(_frame_text(code, at) for code, at in frames), origin, argument)
+        site = self._sites[key] = Site("\n".join(_frame_text(code, at) for code, at in frames), origin, argument)
+        return site
 
     def uncached(self, frame: FrameType | None) -> list[str]:
         """Return the user's frames, innermost first; for stacks that may stand anywhere, so that none is kept."""
         found: list[str] = []
         while frame is not None and len(found) < _MAX_USER:
             code = frame.f_code
-            if (self._codes.get(id(code)) or self._look_at(code))[1] == _USER:
+            if (self._kinds.get(id(code)) or self._look_at(code)) == _USER:
                 found.append(_frame_text(code, frame.f_lasti))
             frame = frame.f_back
         return found
 
-    def _look_at(self, code: CodeType) -> tuple[CodeType, int, str]:
-        known = self._codes[id(code)] = (code, _kind_of(code.co_filename), _short(code))
-        return known
+    def _look_at(self, code: CodeType) -> int:
+        self._codes[id(code)] = code  # so that its id stays its own
+        kind = self._kinds[id(code)] = _kind_of(code.co_filename)
+        return kind
 
 
 def is_user_code(code: CodeType) -> bool:

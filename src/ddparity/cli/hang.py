@@ -1,7 +1,7 @@
 """``ddparity hang``: who waits in what, since when, and where those are that did not come."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -20,30 +20,36 @@ _MAX_FRAMES = 6
 
 def hang(
     targets: Annotated[
-        list[str], typer.Argument(metavar="TRIAL|PID...", help="A trial, or processes of one that ddparity records.")
-    ],
+        list[str] | None,
+        typer.Argument(metavar="[TRIAL|PID...]", help="A trial, or processes of one that ddparity records."),
+    ] = None,
+    flight_recorder: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="Dumps of PyTorch's flight recorder: a second witness, or the only one."),
+    ] = None,
     store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
 ) -> None:
     """Look at a run that hangs now: who waits in which call, since when, and where the others are instead.
 
     The processes are asked for the stacks of their threads; they need no port and no debugger for it. One that does
-    not answer although it runs holds the GIL in native code, or is stopped.
+    not answer although it runs holds the GIL in native code, or is stopped. Of a trial that has ended it says how each
+    rank ended and which calls did not fit; that needs no control.
 
-    Exit code: 0 if something moves, 1 if it hangs, 2 if there is nothing to look at.
+    Exit code: 0 if something moves, 1 if it hangs or its calls did not fit, 2 if there is nothing to look at.
     """
     from ddparity.trials._live import ask
 
+    if not targets:
+        _flight_alone(flight_recorder, as_json=as_json)
     folder = _folder(targets, store)
     processes = ask(folder)
     if not processes:
-        raise UsageError(
-            f"No process of the trial {folder.name!r} lives on this host. For a run that has ended: "
-            f"ddparity compare CONTROL {folder.name}"
-        )
+        _ended(folder, flight_recorder, as_json=as_json)
     quiet = min(each.quiet_seconds for each in processes)
     moving = quiet < _MOVING_SECONDS
-    found = [] if moving else _examined(folder)
+    found = [] if moving else _examined(folder, processes)
+    witness = _witnessed(folder, flight_recorder)
     if as_json:
         emit_json(
             {
@@ -52,10 +58,11 @@ def hang(
                 "hangs": not moving,
                 "quiet_seconds": quiet,
                 **_document(processes, found),
+                "flight_recorder": witness,
             }
         )
     else:
-        emit("\n".join(_text(processes, found, quiet, moving=moving)))
+        emit("\n".join([*_text(processes, found, quiet, moving=moving), *_told(witness)]))
     raise typer.Exit(ExitCode.PASS if moving else ExitCode.DEVIATES)
 
 
@@ -80,12 +87,83 @@ def _folder(targets: list[str], store: str | None) -> Path:
     return folders.pop()
 
 
-def _examined(folder: Path) -> list["Finding"]:
+def _flight_alone(path: Path | None, *, as_json: bool) -> NoReturn:
+    """Tell of a run of which there are dumps of the flight recorder alone, and leave."""
+    from ddparity.judge._comm_finding import told
+    from ddparity.judge._comm_flight import flight_run
+    from ddparity.judge.communication import examine
+    from ddparity.trace import TrialStatus
+    from ddparity.trace._flight import read_flight
+
+    if path is None:
+        raise UsageError("Nothing to look at: give a trial, a process of one, or --flight-recorder PATH.")
+    run = flight_run(read_flight(path))
+    checked, found = examine(run, status=TrialStatus.FAILED)
+    last = {rank: member.ring.calls[-1] for rank, member in run.members.items() if member.ring.calls}
+    ranks = {rank: f"#{call.seq} of {call.group}: {told(call)}" for rank, call in last.items()}
+    if as_json:
+        document = {"schema": 1, "checked": checked, "missing_ranks": run.missing}
+        emit_json({**document, "ranks": [{"rank": r, "last_call": t} for r, t in ranks.items()], "findings": found})
+    else:
+        lines = [f"flight recorder of {len(run.members)} of {run.world_size} ranks, {checked} calls compared"]
+        lines += [f"rank {rank}: last call {plain(text)}" for rank, text in ranks.items()]
+        emit("\n".join(lines + (_verdict(found) or ["", "verdict: the calls of its ranks agree"])))
+    raise typer.Exit(ExitCode.DEVIATES if found else ExitCode.PASS)
+
+
+def _witnessed(folder: Path, path: Path | None) -> list[str]:
+    from ddparity.judge._comm_flight import flight_run, witnessed
+    from ddparity.judge._comm_run import load_comm
+    from ddparity.trace._flight import read_flight
+
+    return [] if path is None else witnessed(load_comm(folder), flight_run(read_flight(path)))
+
+
+def _told(witness: list[str]) -> list[str]:
+    return ["", "flight recorder", *(f"  {plain(line)}" for line in witness)] if witness else []
+
+
+def _ended(folder: Path, path: Path | None, *, as_json: bool) -> NoReturn:
+    """Tell of a trial none of whose processes lives here, and leave."""
+    from ddparity.judge._comm_finding import where_now
+    from ddparity.judge.communication import examine_trial
+    from ddparity.trials import outcome, read_facts
+
+    facts = read_facts(folder)
+    run, found = examine_trial(folder, status=facts.status)
+    if not run.members:
+        raise UsageError(
+            f"The trial {folder.name!r} has no process on this host and made no process group: there is nothing to "
+            f"look at. Hold it against a control: ddparity compare CONTROL {folder.name}"
+        )
+    ranks = {rank: where_now(member) for rank, member in sorted(run.members.items())}
+    witness = _witnessed(folder, path)
+    if as_json:
+        told = {"schema": 1, "trial": folder.name, "hangs": False, "outcome": outcome(facts)}
+        emit_json(
+            {
+                **told,
+                "ranks": [{"rank": rank, "is": text} for rank, text in ranks.items()],
+                "findings": found,
+                "flight_recorder": witness,
+            }
+        )
+    else:
+        lines = [f"it has ended: {outcome(facts)}", *(f"rank {rank}: {plain(text)}" for rank, text in ranks.items())]
+        lines += _verdict(found) or ["", "verdict: the calls of its ranks agree"]
+        emit("\n".join(lines + _told(witness)))
+    raise typer.Exit(ExitCode.DEVIATES if found else ExitCode.PASS)
+
+
+def _examined(folder: Path, processes: list["LiveProcess"]) -> list["Finding"]:
+    from ddparity.judge._comm_ends import unanswering
     from ddparity.judge._comm_run import load_comm
     from ddparity.judge.communication import examine
     from ddparity.trace import TrialStatus
 
-    return examine(load_comm(folder), status=TrialStatus.RUNNING)[1]
+    run = load_comm(folder)
+    silent = {each.ring.rank: each.state for each in processes if not each.answers and each.ring.rank in run.members}
+    return unanswering(run, silent) + examine(run, status=TrialStatus.RUNNING)[1]
 
 
 def _document(processes: list["LiveProcess"], found: list["Finding"]) -> dict[str, Any]:
@@ -146,8 +224,13 @@ def _text(processes: list["LiveProcess"], found: list["Finding"], quiet: float, 
         lines += [
             f"  {'at' if not i else '  '}         {plain(short(frame))}" for i, frame in enumerate(frames[:_MAX_FRAMES])
         ]
+    return lines + _verdict(found)
+
+
+def _verdict(found: list["Finding"]) -> list[str]:
+    lines: list[str] = []
     for finding in found[:1]:
         lines += ["", f"verdict: {plain(finding.cause.text)} [{finding.cause.code}]"]
-        lines += [f"  {plain(str(key))}: {plain(str(value))}" for key, value in finding.evidence.items() if value]
+        lines += [f"  {plain(key)}: {plain(str(value))}" for key, value in finding.evidence.items() if value]
         lines += [f"next: {plain(finding.next)}"]
     return lines

@@ -106,6 +106,7 @@ def _default_name(command: list[str], *, control: bool) -> str:
 def _tell(facts: "TrialFacts", store: "Store", given: str | None) -> None:
     from ddparity.trace import TrialStatus
     from ddparity.trials import outcome, rank_folders
+    from ddparity.trials._live import any_ring
 
     ranks = len(rank_folders(store.path(facts.id)))
     seconds = (facts.ended or facts.started) - facts.started
@@ -118,6 +119,9 @@ def _tell(facts: "TrialFacts", store: "Store", given: str | None) -> None:
         say(f"control {facts.proof.status.replace('_', ' ')}{reason}")
     if ranks and facts.status is TrialStatus.COMPLETED:
         say(f"next: {_next_command(facts, store, '' if given is None else f'--store {given} ')}")
+    elif ranks and facts.status is not TrialStatus.COMPLETED and any_ring(store.path(facts.id)):
+        option = "" if given is None else f"--store {given} "
+        say(f"next: ddparity hang {option}{facts.id} says how each rank ended, and which calls did not fit")
 
 
 def _next_command(facts: "TrialFacts", store: "Store", option: str) -> str:

@@ -299,11 +299,32 @@ COMMUNICATION = (
         fix="Look at that process: ps shows T for stopped; py-spy dump --native shows what holds the GIL.",
     ),
     KnownCause(
+        code="rank.gil_held",
+        meaning="A rank runs native code that keeps the GIL: no other thread of it runs, and the others wait for it.",
+        evidence="It is not stopped, and its interpreter does not answer: no thread of Python gets to run.",
+        alike=(
+            "rank.stopped: there the process is stopped, or it is not known which it was because the run has ended.",
+            "collective.late: there its interpreter answers, and tells where the rank is.",
+        ),
+        fix="See what it runs with py-spy dump --native --pid PID, and let that release the GIL (pybind11: "
+        "py::call_guard<py::gil_scoped_release>, ctypes: CDLL in place of PyDLL).",
+    ),
+    KnownCause(
         code="pace.straggler",
         meaning="One rank comes late to the calls in most steps; the others wait for it.",
         evidence="It is the last in most steps, by more than half a step and more than 100 ms.",
         alike=("pace.data_supply: there it waits for data.",),
         fix="Look at the part of the step that is longer on this rank than on the others.",
+    ),
+    KnownCause(
+        code="pace.imbalance",
+        meaning="In most steps the rank that the others wait for is the one that holds more tokens or samples.",
+        evidence="It holds a quarter more than the others at least, and comes late by half a step and 100 ms at least.",
+        alike=(
+            "pace.straggler: there the last rank holds as much as the others, and is slower.",
+            "pace.data_supply: there it waits for data.",
+        ),
+        fix="Give each rank about as many tokens a step: batches by number of tokens, packing, or sorting by length.",
     ),
     KnownCause(
         code="pace.data_supply",

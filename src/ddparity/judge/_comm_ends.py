@@ -1,6 +1,7 @@
 """Who died first and of what, who waits for whom, and who never came: the root before what follows from it."""
 
 import math
+from collections.abc import Mapping
 
 from ddparity.trace._ring_format import Field, ProcessStatus
 from ddparity.trace._rings import Call
@@ -138,6 +139,35 @@ def _death(run: CommRun, member: Member, code: str) -> Finding:
     )
 
 
+def unanswering(run: CommRun, states: Mapping[int, str]) -> list[Finding]:
+    """Say of ranks that live and do not answer whether they are stopped, or keep the GIL in native code.
+
+    Args:
+        run: The run as it is now.
+        states: Rank -> what the kernel says of its process, for those that do not answer.
+    """
+    found = []
+    for rank, state in sorted(states.items()):
+        member = run.members[rank]
+        others = [m for r, m in run.members.items() if r not in states]
+        found.append(
+            finding(
+                "rank.stopped" if state == "stopped" else "rank.gil_held",
+                name=f"rank:{rank}",
+                step=death_step(member),
+                ranks=[rank],
+                evidence={
+                    "pid": member.ring[Field.PID],
+                    "process": state,
+                    "last_seen_at": short(member.position),
+                    **{f"rank {m.rank}": where_now(m) for m in others[:8]},
+                    "hosts": who(run, run.members),
+                },
+            )
+        )
+    return found
+
+
 def how_ended(run: CommRun, member: Member) -> str:
     """Return the cause by which a rank ended by itself, or an empty text.
 
@@ -211,6 +241,8 @@ def _why_absent(run: CommRun, found: Divergence, members: list[Member]) -> tuple
     if not members:
         return "collective.missing", "likely"
     member = members[0]
+    if not member.ring[Field.STARTED]:  # of a flight recorder's dump, which does not tell how its rank ended
+        return "collective.missing", "likely"
     code = how_ended(run, member)
     if code:
         return code, "proved"

@@ -15,11 +15,11 @@ from ._verdict import Finding
 
 _WARM_UP = 2
 """Steps at the start that are not counted: lazy initialisation, first allocation."""
-_MIN_STEPS = 4
-_LATE_SECONDS = 0.1
-_LATE_SHARE = 0.5
+MIN_STEPS = 4
+LATE_SECONDS = 0.1
+LATE_SHARE = 0.5
 """A rank is a straggler if in most steps it comes later than this, and than this share of the others' step."""
-_MOST = 0.75
+MOST = 0.75
 _PARTS = {Kind.DATA: "data", Kind.FORWARD: "forward", Kind.BACKWARD: "backward", Kind.OPTIMIZER: "optimizer"}
 
 
@@ -52,8 +52,8 @@ def pace_of(member: Member, recorded: Collection[int] = ()) -> Pace:
                 last = None
         elif record.flags & CallFlag.NATIVE and record.flags & CallFlag.BACKWARD:
             last = record
-        elif record.flags & CallFlag.WAITED and record.done > record.waited > 0:
-            exposed += (record.done - record.waited) / 1e9
+        elif record.flags & CallFlag.WAITED and record.done > (begun := record.waited or record.entered):
+            exposed += (record.done - begun) / 1e9
         elif record.kind is Kind.STEP:
             if record.step >= _WARM_UP:
                 whole = _seconds(record)
@@ -62,7 +62,7 @@ def pace_of(member: Member, recorded: Collection[int] = ()) -> Pace:
                 steps[record.step] = told
             parts, exposed = defaultdict(float), 0.0
     plain = {step: told for step, told in steps.items() if step not in recorded}
-    return Pace(plain if len(plain) >= _MIN_STEPS - 1 else steps)
+    return Pace(plain if len(plain) >= MIN_STEPS - 1 else steps)
 
 
 def _seconds(record: Call) -> float:
@@ -115,12 +115,12 @@ def straggler(run: CommRun) -> list[Finding]:
     for rank, by_step in late.items():
         others = [r for r in late if r != rank]
         steps = sorted(step for step in by_step if all(step in late[r] for r in others))
-        if len(steps) < _MIN_STEPS or not others:
+        if len(steps) < MIN_STEPS or not others:
             continue
         behind = [step for step in steps if by_step[step] > max(late[r][step] for r in others)]
         lag = median(by_step[step] for step in steps)
         own = median(pace.get("step", 0.0) for pace in paces[rank].steps.values()) if paces[rank].steps else 0.0
-        if len(behind) < _MOST * len(steps) or lag < _LATE_SECONDS or lag < _LATE_SHARE * own:
+        if len(behind) < MOST * len(steps) or lag < LATE_SECONDS or lag < LATE_SHARE * own:
             continue
         mine = paces[rank].medians()
         theirs = {part: median(paces[r].medians().get(part, 0.0) for r in others) for part in mine}

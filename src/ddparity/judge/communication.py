@@ -3,6 +3,7 @@
 It looks at the candidate's own ranks; the control says only how fast a single device is.
 """
 
+from pathlib import Path
 from typing import Any
 
 from ddparity._errors import TraceError
@@ -11,13 +12,14 @@ from ddparity.trace._ring_format import Field, ProcessStatus
 
 from . import _comm_ends, _comm_launch
 from ._comm_finding import finding, where_now
+from ._comm_imbalance import imbalance
 from ._comm_match import Divergence, compare_group
 from ._comm_misuse import misuse
 from ._comm_pace import straggler, throughput
-from ._comm_run import CommRun
+from ._comm_run import CommRun, load_comm
 from ._comm_small_groups import small_groups
 from ._comm_transfers import transfers
-from ._run import Run
+from ._run import Run, load_run
 from ._verdict import Finding, LayerVerdict, Status
 
 _MAX_FINDINGS = 40
@@ -33,8 +35,7 @@ def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
         return LayerVerdict(status=Status.NOT_TESTED, reason="no process group was made"), []
     checked, found = examine(run, status=candidate.trial.facts.status)
     found = [each for each in found if not _as_alone(run, alone, each)]
-    if not found or found[0].cause.code.startswith("pace."):
-        found = [*small_groups(run, candidate), *found]
+    found = _with_records(run, candidate, found)
     if found:
         first = found[0]
         at = "" if first.step is None else f"step {first.step}, "
@@ -90,6 +91,28 @@ def examine(run: CommRun, *, status: TrialStatus) -> tuple[int, list[Finding]]:
     if not found:
         found += straggler(run)
     return checked, found
+
+
+def examine_trial(folder: Path, *, status: TrialStatus) -> tuple[CommRun, list[Finding]]:
+    """Examine a trial that has ended, without a control: its rings, and what its gradients tell of its groups.
+
+    Raises:
+        TraceError: If a ring is corrupt.
+    """
+    run = load_comm(folder)
+    found = examine(run, status=status)[1]
+    return run, found if _is_root(found) else _with_records(run, load_run(folder), found)
+
+
+def _is_root(found: list[Finding]) -> bool:
+    return bool(found) and not found[0].cause.code.startswith("pace.")
+
+
+def _with_records(run: CommRun, candidate: Run, found: list[Finding]) -> list[Finding]:
+    """Add what needs the records of samples and gradients, where the calls alone tell of no fault but the pace."""
+    if _is_root(found):
+        return found
+    return [*small_groups(run, candidate), *(imbalance(run, candidate) or found)]
 
 
 def _date_deaths(deaths: list[Finding], waits: list[Finding]) -> None:

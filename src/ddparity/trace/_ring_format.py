@@ -32,11 +32,9 @@ POSITION_AT, POSITION_SIZE = 1024, 3000
 RECORD = struct.Struct("<Qqqqq HHI II i I hh ii qq IIIIIi I Q")
 """serial; times entered, launched, waited, done (monotonic ns); kind, flags, group; seq in the group, operations in
 it; step; dtype; reduce op, spare; root or peer, tag; elements, bytes; shape, layout, name, stack, origin, number of
-tensors, argument; chain: a hash of all calls of this group up to here."""
+tensors, argument; spare."""
 RECORD_SIZE = 128
 PAIR = struct.Struct("<qq")
-TIMES = struct.Struct("<qqq")
-"""LAUNCHED, WAITED and DONE, which lie side by side."""
 FLAGS_OFFSET = 42
 ENTERED, LAUNCHED, WAITED, DONE = 8, 16, 24, 32
 """Offsets of the times in a record."""

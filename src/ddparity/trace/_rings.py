@@ -69,7 +69,6 @@ class Call:
     num_tensors: int
     argument: str
     """Source of the first argument at the place of the call, as ``p.grad``."""
-    chain: int
 
     @property
     def op(self) -> str:
@@ -240,7 +239,7 @@ def _records(data: bytes, strings: list[str]) -> list[Call]:
         serial, entered, launched, waited, done, kind, flags, group, seq, _, step, dtype, op = row[:13]
         if kind not in _KINDS:
             continue
-        root, tag, numel, num_bytes, shape, layout, name, stack, origin, num_tensors, argument, chain = row[14:]
+        root, tag, numel, num_bytes, shape, layout, name, stack, origin, num_tensors, argument = row[14:-1]
         found.append(
             Call(
                 serial=serial,
@@ -266,7 +265,6 @@ def _records(data: bytes, strings: list[str]) -> list[Call]:
                 origin=_string(strings, origin),
                 num_tensors=num_tensors,
                 argument=_string(strings, argument),
-                chain=chain,
             )
         )
     return sorted(found, key=lambda call: call.serial)
