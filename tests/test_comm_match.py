@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddparity.judge._comm_links import fitted, point_to_point
 from ddparity.judge._comm_match import compare_group, left_loop
 from ddparity.judge._comm_run import CommRun, Group, Member
 from ddparity.trace._ring_format import CallFlag, Field, Kind
@@ -109,3 +110,30 @@ def test_a_call_behind_the_loop_is_told_from_one_inside() -> None:
     assert left_loop(behind, inside)
     assert not left_loop(inside, behind)
     assert not left_loop(inside, inside)
+
+
+@given(st.floats(1.0, 1000.0), st.floats(0.01, 50.0))
+def test_latency_and_bandwidth_are_fitted(alpha_us: float, gb_per_s: float) -> None:
+    best = {size: 1e-6 * alpha_us + size / (1e9 * gb_per_s) for size in (8, 1 << 16, 1 << 24)}
+    fit = fitted(best)
+    assert fit is not None
+    assert fit["alpha_us"] == pytest.approx(alpha_us, abs=0.06, rel=1e-3)
+    assert fit["gb_per_s"] == pytest.approx(gb_per_s, abs=6e-4, rel=1e-3)
+
+
+def test_nothing_is_fitted_where_the_sizes_are_alike_or_larger_ones_are_quicker() -> None:
+    assert fitted({}) is None
+    assert fitted({8: 1.0, 32: 2.0}) is None
+    assert fitted({8: 2.0, 8000: 1.0}) is None
+
+
+def test_a_transfer_takes_from_when_the_later_side_came_until_the_receiver_has_it() -> None:
+    def transfer(kind: Kind, entered: int, done: int, size: int) -> Call:
+        peer = 1 if kind is Kind.SEND else 0
+        return make(1, kind, root=peer, entered=entered, done=done, num_bytes=size)
+
+    programs = [
+        [transfer(Kind.SEND, 0, 900, 8), transfer(Kind.SEND, 10_000, 11_000, 1008)],
+        [transfer(Kind.RECV, 500, 1500, 8), transfer(Kind.RECV, 9000, 12_000, 1008)],
+    ]
+    assert point_to_point(run_of(programs)[1]) == {"alpha_us": 1.0, "gb_per_s": 1.0}

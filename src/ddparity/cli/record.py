@@ -44,6 +44,9 @@ def record(
     on_hang: Annotated[
         str, typer.Option(metavar="WHAT", help="dump (say where every rank stands) or stop (end the run, too).")
     ] = "dump",
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Measure latency and bandwidth between two processes here, afterwards.")
+    ] = False,
     floor: Annotated[
         bool,
         typer.Option("--floor", help="Measure a control's noise floor: in float64, and with inputs moved by 1 ulp."),
@@ -84,6 +87,7 @@ def record(
         timeout_s=timeout,
         hang_after_s=hang_after,
         on_hang=on_hang,
+        probe=probe,
         batch_dim=batch_dim,
         dtype=dtype,
         neutral_dropout=neutral_dropout,

@@ -10,6 +10,7 @@ from ddparity.trace._ring_format import CallFlag, Kind
 from ddparity.trace._rings import Call
 
 from ._comm_finding import finding
+from ._comm_links import links
 from ._comm_run import CommRun, Member
 from ._verdict import Finding
 
@@ -69,8 +70,10 @@ def _seconds(record: Call) -> float:
     return max(0, record.done - record.entered) / 1e9
 
 
-def throughput(run: CommRun, control: CommRun, recorded: Collection[int] = ()) -> dict[str, Any]:
-    """Return the split of the step time by rank, in milliseconds, and the efficiency against the control."""
+def throughput(
+    run: CommRun, control: CommRun, recorded: Collection[int] = (), probe: CommRun | None = None
+) -> dict[str, Any]:
+    """Return the split of the step time by rank, in milliseconds, the efficiency against the control, and the links."""
     paces = {rank: pace_of(member, recorded) for rank, member in run.members.items()}
     told: dict[str, Any] = {f"rank {rank}": pace.medians() for rank, pace in paces.items() if pace.steps}
     if not told:
@@ -85,7 +88,7 @@ def throughput(run: CommRun, control: CommRun, recorded: Collection[int] = ()) -
         slowest = max(parts["step"] for parts in told.values() if isinstance(parts, dict))
         told["control_step"] = base
         told["efficiency"] = round(base / (slowest * len(run.members)), 3) if slowest else None
-    fits = {label: fit for label in run.groups if (fit := alpha_beta(run, label))}
+    fits = links(run, probe)
     return {**told, "groups": fits} if fits else told
 
 
@@ -143,33 +146,3 @@ def straggler(run: CommRun) -> list[Finding]:
             )
         ]
     return []
-
-
-def alpha_beta(run: CommRun, label: str) -> dict[str, float] | None:
-    """Fit latency (alpha, microseconds) and bandwidth (GB/s) of a group's waited all-reduces.
-
-    The time of a call runs from the moment at which its last rank came; of each size the quickest counts.
-    """
-    group = run.groups[label]
-    ranks = [rank for rank in group.ranks if rank in run.members]
-    if len(ranks) < 2 or len(set(run.hosts().values())) > 1:
-        return None
-    best: dict[int, float] = {}
-    for seq in group.calls.get(ranks[0], {}):
-        calls = [group.calls[rank].get(seq) for rank in ranks]
-        there = [
-            c for c in calls if c is not None and c.kind is Kind.ALL_REDUCE and c.flags & CallFlag.WAITED and c.done
-        ]
-        if len(there) == len(ranks):
-            last = max(run.members[r].ring.wall(c.entered) for r, c in zip(ranks, there, strict=True))
-            end = max(run.members[r].ring.wall(c.done) for r, c in zip(ranks, there, strict=True))
-            size = there[0].num_bytes
-            best[size] = min(best.get(size, 1e9), end - last)
-    if len(best) < 2 or max(best) < 8 * max(1, min(best)):
-        return None
-    small, large = min(best), max(best)
-    slope = (best[large] - best[small]) / (large - small)
-    if slope <= 0:
-        return None
-    alpha = max(0.0, best[small] - slope * small)
-    return {"alpha_us": round(1e6 * alpha, 1), "gb_per_s": round(1e-9 / slope, 3)}

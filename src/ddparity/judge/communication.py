@@ -199,8 +199,12 @@ def _passed(run: CommRun, checked: int) -> str:
 def pace(control: Run, candidate: Run) -> dict[str, Any]:
     """Return where the time of the candidate's training steps goes, by rank; empty where it is not known."""
     try:
+        probe = load_comm(candidate.trial.folder / "probe")
         return throughput(
-            candidate.comm, control.comm, recorded=set(candidate.digested_steps) | set(control.digested_steps)
+            candidate.comm,
+            control.comm,
+            recorded=set(candidate.digested_steps) | set(control.digested_steps),
+            probe=probe if probe.members else None,
         )
     except TraceError:
         return {}

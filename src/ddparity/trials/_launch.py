@@ -100,7 +100,7 @@ def _started(spec: RecordSpec, facts: TrialFacts, folder: Path, output: IO[bytes
         against=None if facts.against is None else str(spec.store.path(facts.against).resolve()),
     )
     value = msgspec.json.encode(config).decode()
-    env = _child_environment(os.environ, value)
+    env = child_environment(os.environ, value)
     try:
         leader = subprocess.Popen(spec.command, env=env, stdout=output, stderr=output, start_new_session=True)
     except OSError as error:
@@ -171,7 +171,8 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _child_environment(env: Mapping[str, str], capture: str) -> dict[str, str]:
+def child_environment(env: Mapping[str, str], capture: str) -> dict[str, str]:
+    """Return an environment in which every Python process that imports torch is recorded, as ``capture`` says."""
     from ddparity.capture import bootstrap_path
 
     old = env.get("PYTHONPATH")

@@ -22,6 +22,7 @@ from ddparity.trials._facts import find_script, git_facts, sha256_of
 from ddparity.trials._launch import check_startable, launch, outcome
 from ddparity.trials._ledger import Ledger
 from ddparity.trials._live import rings_of
+from ddparity.trials._probe import probe
 from ddparity.trials._spec import RecordSpec
 from ddparity.trials._store import MAX_NAME, Store
 
@@ -40,6 +41,10 @@ def record(spec: RecordSpec) -> TrialFacts:
         UsageError: The store cannot be written.
     """
     facts = _run(spec)
+    if spec.probe and facts.status is TrialStatus.COMPLETED:
+        _say(spec, "two processes send to each other for a moment, to measure what a link can do (--probe)")
+        probe(spec.store.path(facts.id), facts)
+        _save(spec.store, facts)
     if spec.control:
         facts.proof = _proof(spec, facts)
         _save(spec.store, facts)

@@ -38,6 +38,7 @@ class RecordSpec:
         pinned: Hand out the control's banked batches, each rank its rows, in place of the script's own.
         hang_after_s: Seconds without a call or a step on any rank after which the run is said to hang.
         on_hang: ``dump`` (say where every rank stands, and leave it) or ``stop`` (end it, too).
+        probe: Measure latency and bandwidth between two processes of this machine after a run that ended well.
         quiet: Say nothing, and put the command's output into ``private/output.log`` of the trial.
     """
 
@@ -63,6 +64,7 @@ class RecordSpec:
     pinned: bool = False
     hang_after_s: float = 60.0
     on_hang: str = "dump"
+    probe: bool = False
     quiet: bool = False
 
     def __post_init__(self) -> None:
