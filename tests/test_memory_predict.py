@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from capture_harness import run
 from ddparity._errors import UsageError
 from ddparity._recipe import load_recipe
-from ddparity.memory import Point, forecast, parse_size, predict
-from ddparity.memory._predict import _run
+from ddparity.memory import Point, forecast, measure, parse_size, predict
 
 RECIPE = """
 import torch
@@ -44,7 +43,7 @@ def test_fake_tensors_need_what_real_ones_do(tmp_path, optimizer):
     how, points = predict(recipe, [64, 256])
     assert how == "fake tensors"
     for point in points:
-        assert point == _run(recipe, point.batch, fake=False)
+        assert point == measure(recipe, point.batch, fake=False)
 
 
 def test_the_optimizers_state_comes_after_the_first_step(tmp_path):
@@ -58,7 +57,7 @@ def test_code_that_looks_at_values_is_run_on_small_batches(tmp_path):
     recipe = load_recipe(recipe_at(tmp_path, look="float(batch[0].sum())"))
     how, (point,) = predict(recipe, [512])
     assert how == "small real batches"
-    assert point.peak == pytest.approx(_run(recipe, 512, fake=False).peak, rel=0.1)
+    assert point.peak == pytest.approx(measure(recipe, 512, fake=False).peak, rel=0.1)
 
 
 @given(fixed=st.integers(1, 10**10), each=st.integers(1, 10**8), capacity=st.integers(10**9, 10**12))

@@ -1,73 +1,159 @@
 """``ddparity memory``: will this batch fit, without the device."""
 
+import ast
+import re
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ddparity._errors import ExitCode, UsageError
-from ddparity._recipe import EXAMPLE, load_recipe
+from ddparity._recipe import FUNCTIONS
 from ddparity.cli._output import emit, emit_json
 
-_MAX_BATCHES = 16
-_PARALLEL = ("none", "ddp")
-_BUCKETS = 2
-"""Times the parameters that DDP may add: its buckets, and the gradients beside them where they are no views."""
+if TYPE_CHECKING:
+    from ddparity.memory import Bands
+
+_MAX_NUMBERS = 16
+_PARALLEL = ("none", "ddp", "fsdp")
+_DEVICES = ("cuda", "cpu")
+_NOTHING = ("none", "0")
+_PERCENT = re.compile(r"\d{1,3}(?:\.\d+)?")
 
 
 def memory(
-    recipe: Annotated[Path, typer.Argument(metavar="RECIPE.py", help="model, batch, loss, optimizer.")],
-    batch: Annotated[str, typer.Option("--batch", metavar="N,N,...", help="Batch sizes of one rank.")] = "8,16,32,64",
+    command: Annotated[
+        list[str], typer.Argument(metavar="RECIPE.py | -- COMMAND", help="A recipe, or a training command.")
+    ],
+    batch: Annotated[str, typer.Option("--batch", metavar="N,N,...", help="Samples of one forward of one rank.")] = (
+        "8,16,32,64"
+    ),
+    seq: Annotated[str | None, typer.Option("--seq", metavar="T,T,...", help="Lengths of a sequence.")] = None,
     capacity: Annotated[
         str | None, typer.Option(metavar="SIZE", help="What a device has, such as 80GiB: bands and the largest batch.")
     ] = None,
-    parallel: Annotated[str, typer.Option(metavar="none|ddp", help="What wraps the model.")] = "none",
+    nproc: Annotated[int | None, typer.Option(metavar="N", help="Ranks. Default: what the command launches.")] = None,
+    parallel: Annotated[
+        str | None,
+        typer.Option(metavar="none|ddp|fsdp", help="What wraps the model. Default: what the script does, else none."),
+    ] = None,
+    device: Annotated[
+        str, typer.Option(metavar="cuda|cpu", help="What it will run on; no device is needed for either.")
+    ] = "cuda",
     allowance: Annotated[
         str | None,
-        typer.Option(metavar="SIZE", help="For what a CPU cannot know: context, workspaces, NCCL. Default: none."),
+        typer.Option(metavar="SIZE|none", help="For what a CPU cannot know, in the place of the default's parts."),
     ] = None,
+    measured: Annotated[
+        str | None,
+        typer.Option(metavar="BATCH=SIZE", help="A peak measured on the device: replaces the allowance."),
+    ] = None,
+    bands: Annotated[str, typer.Option(metavar="P,P", help="Percent up to which a peak is stable, and tight.")] = (
+        "80,92"
+    ),
+    batch_dim: Annotated[
+        int, typer.Option(metavar="D", help="Dimension of a script's inputs that counts samples.")
+    ] = 0,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="After which a script is given up.")] = 300.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Also draw peak against batch.")] = None,
 ) -> None:
     """Predict the peak of a step for batch sizes, without a device and without allocating it.
 
-    The recipe runs two steps under fake tensors; where its code looks at values, two small real batches are run on the
-    CPU and the report says so. Example: ddparity memory recipe.py --batch 8,16,32,64 --capacity 80GiB
+    The script runs up to the first forward of its model; from there its first two steps run once for each batch size
+    under fake tensors, which have shapes and no memory, in processes of their own. Nothing is trained, and no file is
+    written or removed. A recipe (a file with model, batch, loss, optimizer) does where a script cannot.
 
-    Exit code: 1 if a batch is prone to run out of memory (above 92 % of --capacity), else 0.
+    Examples: ddparity memory --batch 8,16,32,64 --capacity 80GiB -- torchrun --nproc-per-node 8 train.py --lr 1e-4;
+    ddparity memory recipe.py --parallel fsdp --nproc 8
+
+    Exit code: 1 if a batch is prone to run out of memory (above the second of --bands), else 0.
     """
-    from ddparity.memory import forecast, parse_size, predict, render_curve, render_forecast
+    from ddparity.memory import (
+        Question,
+        ask_command,
+        ask_recipe,
+        given_allowance,
+        parse_size,
+        render_curve,
+        render_forecast,
+    )
 
-    batches = _batches(batch)
-    if parallel not in _PARALLEL:
-        raise UsageError(f"--parallel {parallel!r} is not known. Write none or ddp.")
-    limit = parse_size(capacity) if capacity is not None else None
-    extra = parse_size(allowance) if allowance is not None else 0
-    read = load_recipe(recipe)
-    try:
-        how, points = predict(read, batches)
-    except UsageError:
-        raise
-    except Exception as error:
-        reason = f"{type(error).__name__}: {str(error)[:300]}"
-        raise UsageError(f"The recipe {str(recipe)!r} cannot be run ({reason}). One that can:\n{EXAMPLE}") from error
-    added = {"buckets of DDP, at most": _BUCKETS * points[-1].parameters} if parallel == "ddp" else {}
-    added |= {"allowance": extra} if extra else {}
-    found = forecast(points, how=how, added=added, capacity=limit)
+    _one_of("--device", device, _DEVICES)
+    if parallel is not None:
+        _one_of("--parallel", parallel, _PARALLEL)
+    extra = None
+    if allowance is not None:
+        extra = given_allowance(0 if allowance in _NOTHING else parse_size(allowance))
+    question = Question(
+        batches=_numbers("--batch", batch, "list of batch sizes", "8,16,32"),
+        seqs=_numbers("--seq", seq, "list of lengths", "512,1024") if seq is not None else [],
+        capacity=parse_size(capacity) if capacity is not None else None,
+        nproc=nproc,
+        parallel=parallel,
+        device=device,
+        allowance=extra,
+        measured=_measured(measured) if measured is not None else None,
+        limits=_limits(bands),
+        batch_dim=batch_dim,
+        timeout_s=timeout,
+    )
+    if len(command) == 1 and _is_recipe(Path(command[0])):
+        found = ask_recipe(question, Path(command[0]))
+    else:
+        found = ask_command(question, command)
     if svg is not None:
         try:
-            svg.write_text(render_curve(found), encoding="utf-8")
+            svg.write_text(render_curve(*found), encoding="utf-8")
         except OSError as error:
             raise UsageError(f"--svg {str(svg)!r} cannot be written ({error.strerror}). Name another file.") from error
     if as_json:
-        emit_json(found.document())
+        one = len(found) == 1
+        emit_json(found[0].document() if one else {"lengths": {str(f.points[0].seq): f.document() for f in found}})
     else:
-        emit(render_forecast(found).rstrip("\n"))
-    raise typer.Exit(ExitCode.DEVIATES if "OOM-PRONE" in found.bands.values() else ExitCode.PASS)
+        emit("\n".join(render_forecast(each) for each in found).rstrip("\n"))
+    prone = any("OOM-PRONE" in each.bands.values() for each in found)
+    raise typer.Exit(ExitCode.DEVIATES if prone else ExitCode.PASS)
 
 
-def _batches(text: str) -> list[int]:
+def _is_recipe(path: Path) -> bool:
+    """Say whether a file has the four functions; it is read, not run. One that is not there is called a recipe too."""
+    if path.suffix != ".py" or not path.is_file():
+        return path.suffix == ".py"
+    try:
+        names = {node.name for node in ast.parse(path.read_text(encoding="utf-8")).body if hasattr(node, "name")}
+    except (SyntaxError, ValueError, OSError):
+        return False
+    return names.issuperset(FUNCTIONS)
+
+
+def _one_of(flag: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise UsageError(f"{flag} {value!r} is not known. Write {', '.join(allowed[:-1])} or {allowed[-1]}.")
+
+
+def _numbers(flag: str, text: str, what: str, example: str) -> list[int]:
     parts = [part.strip() for part in text.split(",")]
-    if not 0 < len(parts) <= _MAX_BATCHES or not all(part.isdecimal() and 0 < int(part) < 1 << 31 for part in parts):
-        raise UsageError(f"--batch {text[:80]!r} is no list of batch sizes. Write some, such as 8,16,32.")
+    if not 0 < len(parts) <= _MAX_NUMBERS or not all(part.isdecimal() and 0 < int(part) < 1 << 31 for part in parts):
+        raise UsageError(f"{flag} {text[:80]!r} is no {what}. Write some, such as {example}.")
     return sorted({int(part) for part in parts})
+
+
+def _limits(text: str) -> "Bands":
+    from ddparity.memory import Bands
+
+    parts = text.split(",")
+    if len(parts) == 2 and all(_PERCENT.fullmatch(part.strip()) for part in parts):
+        stable, tight = (float(part) / 100 for part in parts)
+        if 0 < stable <= tight <= 1:
+            return Bands(stable=stable, tight=tight)
+    raise UsageError(f"--bands {text[:40]!r} are no two percentages that grow. Write them as 80,92.")
+
+
+def _measured(text: str) -> tuple[int, int]:
+    from ddparity.memory import parse_size
+
+    batch, equals, held = text.partition("=")
+    if not equals or not batch.strip().isdecimal() or int(batch) < 1:
+        raise UsageError(f"--measured {text[:40]!r} is no batch with what it took. Write it as 32=51.5GiB.")
+    return int(batch), parse_size(held)

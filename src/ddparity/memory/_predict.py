@@ -6,6 +6,8 @@ line through them is drawn on.
 """
 
 import contextlib
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,109 +17,129 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedFakeTensorException,
 )
-from torch.distributed._tools.mem_tracker import MemTracker
+from torch.utils._pytree import tree_leaves
 
 from ddparity._recipe import Recipe
 
+from ._account import ACTIVATIONS, INPUTS, TEMPORARY, Account
 from ._fit import Point
+from ._shard import Sharding, parameters_of
 
+FAKE, REAL = "fake tensors", "small real batches"
+DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
+"""What fake tensors raise where code looks at values."""
 _SMALL, _SHARE, _MAX_REAL = 4, 0.4, 2 << 30
-_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
-_TOTAL = "Total"
 
 
-def predict(recipe: Recipe, batches: list[int]) -> tuple[str, list[Point]]:
+def predict(
+    recipe: Recipe, batches: list[int], *, device: str = "cpu", seq: int | None = None, sharding: Sharding | None = None
+) -> tuple[str, list[Point]]:
     """Return how the peaks were found, and the peak of each batch size.
 
     Args:
         recipe: The four functions of a training.
         batches: Numbers of samples a step.
+        device: What the training will run on, ``cpu`` or ``cuda``.
+        seq: Length of a sequence, given to ``batch(n, seq)``.
+        sharding: Shards the model over ranks that need not be there.
     """
+    run = functools.partial(measure, recipe, device=device, seq=seq, sharding=sharding)
     try:
-        return "fake tensors", [_run(recipe, batch, fake=True) for batch in batches]
-    except _DEPENDENT:
-        one, other = _small_pair(recipe, max(batches))
-        return "small real batches", [_on_line(one, other, batch) for batch in batches]
+        return FAKE, [run(batch, fake=True) for batch in batches]
+    except DEPENDENT:
+        if sharding is not None:
+            raise
+        return REAL, extrapolate(functools.partial(run, fake=False), batches)
 
 
-def _small_pair(recipe: Recipe, largest: int) -> tuple[Point, Point]:
-    """Run real batches, twice as large each time, until activations make the peak: below that other things do."""
+def extrapolate(run: Callable[[int], Point], batches: list[int]) -> list[Point]:
+    """Return the points of batches on the line through two small real ones.
+
+    They are twice as large each time, until activations make the peak: below that other things do.
+    """
+    largest = max(batches)
     size = min(_SMALL, largest)
-    points = [_run(recipe, size, fake=False), _run(recipe, 2 * size, fake=False)]
-    while points[-1].batch < largest and points[-1].peak < _MAX_REAL and _of_activations(points[-2]) < _SHARE:
-        points.append(_run(recipe, 2 * points[-1].batch, fake=False))
-    return points[-2], points[-1]
+    one, other = run(size), run(2 * size)
+    while other.batch < largest and other.peak < _MAX_REAL and _of_activations(one) < _SHARE:
+        one, other = other, run(2 * other.batch)
+    return [_on_line(one, other, batch) for batch in batches]
 
 
-def _of_activations(point: Point) -> float:
-    return sum(point.categories.get(name, 0) for name in ("Activation", "Temp")) / max(point.peak, 1)
-
-
-def _run(recipe: Recipe, batch: int, *, fake: bool) -> Point:
+def measure(
+    recipe: Recipe,
+    batch: int,
+    *,
+    fake: bool,
+    device: str = "cpu",
+    seq: int | None = None,
+    sharding: Sharding | None = None,
+) -> Point:
+    """Run two steps of a recipe and return the peak, by fake tensors or by real ones."""
     with FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext():
         torch.manual_seed(0)
         model = recipe.model()
+        if sharding is not None:
+            sharding.apply(model)
         optimizer = recipe.optimizer(model)
-        inputs = recipe.batch(batch)
-        tracker = MemTracker()
-        tracker.track_external(model, optimizer, *_tensors(inputs))
-        with tracker:
-            first, _ = _step(recipe, model, optimizer, inputs, tracker)
-            later, phase = _step(recipe, model, optimizer, inputs, tracker)
-        categories = _peak(tracker)
+        make: Callable[..., Any] = recipe.batch
+        inputs = make(batch) if seq is None else make(batch, seq)
+        account = Account(device)
+        account.hold_model(model)
+        account.hold_optimizer(optimizer)
+        account.hold(tree_leaves(inputs), INPUTS)
+        try:
+            with account:
+                for _ in range(2):
+                    _step(recipe, model, optimizer, inputs)
+                    account.end_step()
+        finally:
+            account.close()
+    return point_of(account, model, batch, seq)
+
+
+def _step(recipe: Recipe, model: Any, optimizer: Any, inputs: Any) -> None:
+    """Make a step as most trainings do: the loss is still there when the optimizer steps."""
+    loss = recipe.loss(model, inputs)
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+
+
+def point_of(account: Account, model: torch.nn.Module, batch: int, seq: int | None) -> Point:
+    """Return what an account of two steps or more says of a batch size."""
+    first, *later = account.steps[:-1]
+    peak = max(later or [first], key=lambda each: each.bytes)
     return Point(
         batch=batch,
-        peak=max(later, first),
-        first_step=first,
-        phase=phase,
-        categories={name: held for name, held in categories.items() if name != _TOTAL and held},
-        parameters=sum(p.numel() * p.element_size() for p in model.parameters()),
+        seq=seq,
+        peak=max(peak.bytes, first.bytes),
+        first_step=first.bytes,
+        phase=peak.phase,
+        operation=peak.operation,
+        module=peak.module,
+        categories=peak.categories,
+        parameters=parameters_of(model),
+        steps=len(account.steps) - 1,
     )
 
 
-def _step(recipe: Recipe, model: Any, optimizer: Any, inputs: Any, tracker: MemTracker) -> tuple[int, str]:
-    """Run one step; return the peak so far and the phase that reached the most in this step."""
-    reached: dict[str, int] = {}
-    loss = recipe.loss(model, inputs)
-    reached["forward"] = _peak(tracker)[_TOTAL]
-    loss.backward()
-    reached["backward"] = _peak(tracker)[_TOTAL]
-    optimizer.step()
-    reached["optimizer"] = _peak(tracker)[_TOTAL]
-    optimizer.zero_grad()
-    del loss
-    tracker.reset_mod_stats()
-    most = max(reached.values())
-    return most, next(phase for phase, held in reached.items() if held == most)
-
-
-def _peak(tracker: MemTracker) -> dict[str, int]:
-    """Return the peak by category, over all devices of the recipe (on this machine: the CPU)."""
-    found: dict[str, int] = {_TOTAL: 0}
-    for held in tracker.get_tracker_snapshot("peak").values():
-        for kind, num_bytes in held.items():
-            name = str(getattr(kind, "value", kind))
-            found[name] = found.get(name, 0) + int(num_bytes)
-    return found
+def _of_activations(point: Point) -> float:
+    return sum(point.categories.get(name, 0) for name in (ACTIVATIONS, TEMPORARY)) / max(point.peak, 1)
 
 
 def _on_line(one: Point, other: Point, batch: int) -> Point:
     def at(first: int, second: int) -> int:
         return round(first + (second - first) * (batch - one.batch) / (other.batch - one.batch))
 
-    names = other.categories
     return Point(
         batch=batch,
+        seq=other.seq,
         peak=at(one.peak, other.peak),
         first_step=at(one.first_step, other.first_step),
         phase=other.phase if one.phase == other.phase else f"{one.phase} or {other.phase}",
-        categories={name: at(one.categories.get(name, 0), held) for name, held in names.items()},
+        operation=other.operation,
+        module=other.module,
+        categories={name: at(one.categories.get(name, 0), held) for name, held in other.categories.items()},
         parameters=other.parameters,
+        steps=other.steps,
     )
-
-
-def _tensors(batch: Any) -> list[torch.Tensor]:
-    if isinstance(batch, torch.Tensor):
-        return [batch]
-    inner = batch.values() if isinstance(batch, dict) else batch if isinstance(batch, (list, tuple)) else ()
-    return [tensor for each in inner for tensor in _tensors(each)]
