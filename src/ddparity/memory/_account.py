@@ -17,11 +17,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ._workspace import workspace
+from ._workspace import refuse_unknown, workspace
 
 PARAMETERS, BUFFERS, GRADIENTS, STATE = "parameters", "buffers", "gradients", "optimizer_state"
 ACTIVATIONS, TEMPORARY, INPUTS, WORKSPACE = "activations", "temporary", "inputs", "workspace"
 _OF_PHASE = {"forward": ACTIVATIONS, "backward": TEMPORARY, "optimizer": TEMPORARY, "between": TEMPORARY}
+_IN_PLACE = {torch.ops.aten.index_put.default, torch.ops.aten.index_add.default, torch.ops.aten.scatter_add.default}
+"""What backward does in place, into fresh zeros, unless somebody looks on."""
 _BLOCK = {"cuda": 512}
 """Bytes to which the caching allocator of a device rounds up."""
 
@@ -139,11 +141,14 @@ class Account(TorchDispatchMode):
             result = func(*args, **(kwargs or {}))
         if torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not self._fakes:
             return result  # DTensor propagates shapes with fakes of its own
+        refuse_unknown(func, result)
         before = self.now
         category = self._category()
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
                 self._take(leaf, category)
+        if func in _IN_PLACE and category == TEMPORARY:
+            return result
         scratch = workspace(func, args, result) if self.device == "cpu" else 0
         self._reached(str(func), scratch - (self.now - before) if scratch else 0)
         return result

@@ -27,6 +27,7 @@ class Point:
         operation, module: The operation that reached the peak, and the module that called it (in forward).
         seq: Length of a sequence, where one was asked for.
         steps: Steps that were run; with one alone the optimizer's state is not in it.
+        unit: Bytes of the largest group of parameters that FSDP gathers at once.
     """
 
     batch: int
@@ -39,6 +40,7 @@ class Point:
     module: str = ""
     seq: int | None = None
     steps: int = 2
+    unit: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,14 +21,14 @@ from torch.utils._pytree import tree_leaves
 
 from ddparity._recipe import Recipe
 
-from ._account import ACTIVATIONS, INPUTS, TEMPORARY, Account
+from ._account import INPUTS, Account
 from ._fit import Point
-from ._shard import Sharding, parameters_of
+from ._shard import Sharding, largest_unit, parameters_of
 
 FAKE, REAL = "fake tensors", "small real batches"
 DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
 """What fake tensors raise where code looks at values."""
-_SMALL, _SHARE, _MAX_REAL = 4, 0.4, 2 << 30
+_SMALL, _STRAIGHT, _MAX_REAL = 4, 0.01, 2 << 30
 
 
 def predict(
@@ -55,14 +55,14 @@ def predict(
 def extrapolate(run: Callable[[int], Point], batches: list[int]) -> list[Point]:
     """Return the points of batches on the line through two small real ones.
 
-    They are twice as large each time, until activations make the peak: below that other things do.
+    They are twice as large each time, until three in a row lie on a line: before that something else makes the peak.
     """
     largest = max(batches)
     size = min(_SMALL, largest)
-    one, other = run(size), run(2 * size)
-    while other.batch < largest and other.peak < _MAX_REAL and _of_activations(one) < _SHARE:
-        one, other = other, run(2 * other.batch)
-    return [_on_line(one, other, batch) for batch in batches]
+    points = [run(size), run(2 * size)]
+    while points[-1].batch < largest and points[-1].peak < _MAX_REAL and not _straight(points):
+        points.append(run(2 * points[-1].batch))
+    return [_on_line(points[-2], points[-1], batch) for batch in batches]
 
 
 def measure(
@@ -120,22 +120,32 @@ def point_of(account: Account, model: torch.nn.Module, batch: int, seq: int | No
         categories=peak.categories,
         parameters=parameters_of(model),
         steps=len(account.steps) - 1,
+        unit=largest_unit(),
     )
 
 
-def _of_activations(point: Point) -> float:
-    return sum(point.categories.get(name, 0) for name in (ACTIVATIONS, TEMPORARY)) / max(point.peak, 1)
+def _straight(points: list[Point]) -> bool:
+    """Say whether the last three points lie on a line that rises, of the peak and of the first step's."""
+    if len(points) < 3:
+        return False
+    one, other, last = points[-3:]
+    for a, b, c in ((one.peak, other.peak, last.peak), (one.first_step, other.first_step, last.first_step)):
+        expected = b + 2 * (b - a)
+        if c <= b or abs(c - expected) > _STRAIGHT * c:
+            return False
+    return True
 
 
 def _on_line(one: Point, other: Point, batch: int) -> Point:
     def at(first: int, second: int) -> int:
         return round(first + (second - first) * (batch - one.batch) / (other.batch - one.batch))
 
+    first = at(one.first_step, other.first_step)
     return Point(
         batch=batch,
         seq=other.seq,
-        peak=at(one.peak, other.peak),
-        first_step=at(one.first_step, other.first_step),
+        peak=max(at(one.peak, other.peak), first),
+        first_step=first,
         phase=other.phase if one.phase == other.phase else f"{one.phase} or {other.phase}",
         operation=other.operation,
         module=other.module,

@@ -29,6 +29,7 @@ class Search:
     def __init__(self, spec: dict[str, Any], folder: Path) -> None:
         self.spec, self.folder = spec, folder
         self.wrappers = Wrappers()
+        self.late = False
         self.steps = Steps(device=spec["device"], batch_dim=spec["batch_dim"], folder=folder, decide=self.decide)
 
     def decide(self, steps: Steps) -> None:
@@ -43,11 +44,11 @@ class Search:
         """Return what was found, by the first way that works for all batches."""
         how, values = FAKE, None
         try:
-            points = self._all(steps, None)
+            points = self._either(steps, None)
         except Unable as first:
             try:
                 values = self._values(steps)
-                points = self._all(steps, values)
+                points = self._either(steps, values)
                 how = f"{FAKE} and the values that a real step of {_SAMPLES} samples read"
             except Unable as second:
                 if not (first.dependent or second.dependent) or self.spec["shard"]:
@@ -56,7 +57,9 @@ class Search:
         assert steps.shape is not None
         whole = None
         if self.spec["shard"]:
-            whole = steps.run(Job(batch=points[-1].batch, seq=points[-1].seq, fake=True, values=values))[0].peak
+            whole = steps.run(
+                Job(batch=points[-1].batch, seq=points[-1].seq, fake=True, values=values, late=self.late)
+            )[0].peak
         sharded = any(hasattr(type(each), "_get_fsdp_state") for each in gc.get_objects())
         return {
             "how": how,
@@ -68,23 +71,37 @@ class Search:
             "whole": whole,
         }
 
+    def _either(self, steps: Steps, values: Values | None) -> list[Point]:
+        """Change what there is when the model is called; if sizes do not fit then, also what is made later."""
+        try:
+            return self._all(steps, values)
+        except Unable as error:
+            if error.dependent or self.late:
+                raise
+            self.late = True
+            try:
+                return self._all(steps, values)
+            except Unable:
+                self.late = False
+                raise error from None
+
     def _all(self, steps: Steps, values: Values | None) -> list[Point]:
         spec = self.spec
         return [
-            steps.run(Job(batch=batch, seq=seq, fake=True, shard=spec["shard"], values=values))[0]
+            steps.run(Job(batch=batch, seq=seq, fake=True, shard=spec["shard"], values=values, late=self.late))[0]
             for seq in spec["seqs"]
             for batch in spec["batches"]
         ]
 
     def _values(self, steps: Steps) -> Values:
-        return steps.run(Job(batch=_SAMPLES, seq=None, fake=False, record=True))[1]
+        return steps.run(Job(batch=_SAMPLES, seq=None, fake=False, record=True, late=self.late))[1]
 
     def _real(self, steps: Steps) -> list[Point]:
         found: list[Point] = []
         for seq in self.spec["seqs"]:
 
             def run(batch: int, seq: int | None = seq) -> Point:
-                return steps.run(Job(batch=batch, seq=seq, fake=False))[0]
+                return steps.run(Job(batch=batch, seq=seq, fake=False, late=self.late))[0]
 
             found += extrapolate(run, self.spec["batches"])
         return found
@@ -127,7 +144,8 @@ def main() -> None:
 
 
 def _told(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).strip()[:300]}"
+    text = str(error).strip()[:300]
+    return f"{type(error).__name__}{f': {text}' if text else ''}"
 
 
 def _run(target: list[str]) -> None:

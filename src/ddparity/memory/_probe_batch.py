@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 _MAX_NODES, _MAX_DEPTH, _MAX_ITEMS = 20_000, 5, 256
@@ -90,6 +91,24 @@ def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:
     if frame.f_code.co_flags & inspect.CO_OPTIMIZED and isinstance(held, dict):
         held.clear()  # a copy (before Python 3.13), which would keep alive what it holds
     yield from variables
+
+
+class LateBatch(TorchDispatchMode):
+    """Resizes what is cut out of real data after the model was called: targets, further micro-batches.
+
+    Args:
+        resized: Returns the tensor of the wanted size for one of the script's own size, or None.
+    """
+
+    def __init__(self, resized: Callable[[torch.Tensor], torch.Tensor | None]) -> None:
+        super().__init__()
+        self._resized = resized
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run an operation; give its result the wanted size if it is a batch made of real data."""
+        result = func(*args, **(kwargs or {}))
+        other = self._resized(result) if type(result) is torch.Tensor and not result.requires_grad else None
+        return result if other is None else other
 
 
 class _Walk:

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,8 +33,10 @@ _ZERO = (
     "utilization",
 )  # fmt: skip
 _DEVICE = SimpleNamespace(name="not there", total_memory=1 << 40, major=9, minor=0, multi_processor_count=132)
-_TEMPORARY = tempfile.gettempdir()
-_REMOVING = frozenset({"os.remove", "os.rmdir", "os.rename", "shutil.rmtree", "os.truncate"})
+_REMOVING = (
+    (os, "remove"), (os, "unlink"), (os, "rmdir"), (os, "rename"), (os, "replace"), (os, "truncate"),
+    (shutil, "rmtree"), (shutil, "move"),
+)  # fmt: skip
 
 
 class Wrappers:
@@ -196,7 +199,7 @@ def spare_files(found: Wrappers) -> None:
         import torch.distributed.checkpoint as dcp
 
         dcp.save = lambda *_, **__: None
-    sys.addaudithook(_stop_removing)
+    _keep_what_is_there(found)
 
 
 def _users(file: Any) -> Path | None:
@@ -212,8 +215,19 @@ def _is_scratch(path: Path) -> bool:
     return path.is_relative_to(os.environ["DDPARITY_MEMORY_SCRATCH"]) or "__pycache__" in path.parts
 
 
-def _stop_removing(event: str, args: tuple[Any, ...]) -> None:
-    if event in _REMOVING and args and isinstance(args[0], (str, bytes, os.PathLike)):
-        path = Path(os.fsdecode(args[0])).absolute()
-        if path.exists() and not _is_scratch(path) and not path.is_relative_to(_TEMPORARY):
-            raise PermissionError(f"ddparity memory lets a script remove or rename nothing; it tried to: {path}")
+def _keep_what_is_there(found: Wrappers) -> None:
+    """Let the script remove and rename what it made itself, and leave alone what was there before."""
+    began = time.time()
+    for module, name in _REMOVING:
+        setattr(module, name, _sparing(getattr(module, name), began, found))
+
+
+def _sparing(original: Callable[..., Any], began: float, found: Wrappers) -> Callable[..., Any]:
+    def remove(path: Any, *args: Any, **kwargs: Any) -> Any:
+        named = None if isinstance(path, int) else Path(os.fsdecode(path))
+        if named is not None and named.exists() and named.stat().st_ctime < began:
+            found.note(f"the script was not let remove or rename {named.name}")
+            return None
+        return original(path, *args, **kwargs)
+
+    return remove

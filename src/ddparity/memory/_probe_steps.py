@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import traceback
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,7 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ._account import INPUTS, Account
 from ._fit import Point
 from ._predict import DEPENDENT, point_of
-from ._probe_batch import Shape, become, resize_visible, shape_of_call
+from ._probe_batch import LateBatch, Shape, become, resize_visible, shape_of_call
 from ._probe_values import AnsweringFakes, ValueNeeded, ValueRecorder, Values
 from ._shard import Sharding, pretend
 
@@ -42,6 +43,8 @@ class Job:
     shard: int = 0
     values: Values | None = None
     record: bool = False
+    late: bool = False
+    """Also give another size to what looks like a batch and is made of data after the model was called."""
 
 
 class Unable(Exception):
@@ -130,6 +133,10 @@ class Steps:
                 self.decide(self)
             except _InFork:
                 self._begin()
+                # Sharding adds a hook to this module, too late for the call that is being made.
+                if self.job is not None and self.job.shard and hasattr(module, "_get_fsdp_state"):
+                    sharded: Any = module
+                    sharded._get_fsdp_state()._pre_forward(module, args, {})
         self._resume()
 
     def _after(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -146,6 +153,8 @@ class Steps:
         self.account = Account(self.device)
         if job.record:
             self._modes.append(ValueRecorder())
+        if job.late:
+            self._modes.append(LateBatch(self._late))
         self._modes.append(self.account)
         optimizers = [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]
         if job.fake:
@@ -172,6 +181,9 @@ class Steps:
         return Sharding(num_ranks)
 
     def _make_fakes(self, tops: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
+        recurrent = [module for top in tops for module in top.modules() if isinstance(module, nn.RNNBase)]
+        for module in recurrent:
+            module._flat_weight_refs = []  # weak references, which forbid that a tensor becomes another
         tensors = {id(t): t for top in tops for t in (*top.parameters(), *top.buffers())}
         for optimizer in optimizers:
             held = [p for group in optimizer.param_groups for p in group["params"]]
@@ -184,6 +196,8 @@ class Steps:
             _become_fake(tensor)
             if gradient is not None:
                 tensor.grad = torch.empty_like(tensor)
+        for module in recurrent:
+            module._flat_weight_refs = [None if w is None else weakref.ref(w) for w in module._flat_weights]
 
     def _resume(self) -> None:
         """A forward begins: count from here on, and see to it that its batch has the wanted size."""
@@ -198,6 +212,14 @@ class Steps:
             make = self._fake if job.fake else _repeated
             batch = resize_visible(shape, job.batch, job.seq, make, self._buffers)
         self.account.hold(batch, INPUTS)
+
+    def _late(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        job, shape = self.job, self.shape
+        sizes = shape.resized(tensor.shape, job.batch, job.seq) if job is not None and shape is not None else None
+        if job is None or sizes is None or sizes == list(tensor.shape):
+            return None
+        with _disable_current_modes():
+            return self._fake(tensor, sizes) if job.fake else _repeated(tensor, sizes)
 
     def _fake(self, tensor: torch.Tensor, sizes: list[int]) -> torch.Tensor:
         with self._fakes:
@@ -226,7 +248,7 @@ class Steps:
         if self.job is None:
             return
         self._stepped[id(optimizer)] = self._stepped.get(id(optimizer), 0) + 1
-        if self._leader is None:
+        if self._leader is None or self._stepped[id(optimizer)] > self._stepped[id(self._leader)]:
             self._leader = optimizer
         if optimizer is not self._leader:
             return

@@ -1,8 +1,8 @@
 """Fake tensors that answer when a script reads a number, and the numbers that a real step read at the same places.
 
 Most scripts look at values without depending on them: they print the loss. A fraction then reads as 0. Where a script
-may decide by what it reads (a truth, a whole number such as the longest length), or cannot go on with a 0, the values of
-a real step on two samples are used: each line of code reads again what it read then.
+may decide by what it reads (a truth, a whole number such as the longest length), or cannot go on with a 0, the values
+of a real step on two samples are used: each line of code reads again what it read then.
 """
 
 import sys

@@ -13,6 +13,8 @@ from ._script import Script, read_command, try_script
 
 _BUCKETS = 2
 """Times the parameters that DDP may add: its buckets, and the gradients beside them where they are no views."""
+_IN_FLIGHT = 2
+"""Gathered layers whose reduction may not have ended when the next one's begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +129,11 @@ def _answer(
     removed: float | None,
     notes: list[str],
 ) -> Forecast:
-    added = {"buckets of DDP, at most": _BUCKETS * points[-1].parameters} if parallel == "ddp" else {}
+    added = {}
+    if parallel == "ddp":
+        added["buckets of DDP, at most"] = _BUCKETS * points[-1].parameters
+    elif parallel == "fsdp":
+        added["reductions of FSDP in flight, at most"] = _IN_FLIGHT * points[-1].unit
     return forecast(
         points,
         how=how,

@@ -188,6 +188,8 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
 def _cannot(script: Script, told: dict[str, Any]) -> str:
     log = "\n".join(f"    {line}" for line in told["log"])
     wrote = f"\nThe last that it wrote:\n{log}" if log.strip() else ""
+    if "CUDA" in told["error"] or "cuda" in log:
+        wrote += "\nIt asks for CUDA: --device cuda lets it believe that there is one."
     return (
         f"The first steps of {' '.join(script.target)[:120]!r} could not be tried: {told['error']}.{wrote}\n"
         "Write the training as a recipe, a file with these four functions, and name it instead:\n"

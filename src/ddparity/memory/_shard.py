@@ -5,6 +5,7 @@ for forward and backward, the buffers of a reduction) is allocated as with real 
 """
 
 import contextlib
+import gc
 from collections.abc import Iterator
 from typing import Any
 
@@ -67,6 +68,16 @@ def pretend(num_ranks: int, *, init: Any = None) -> None:
     from torch.testing._internal.distributed.fake_pg import FakeStore
 
     (init or dist.init_process_group)("fake", rank=0, world_size=num_ranks, store=FakeStore())
+
+
+def largest_unit() -> int:
+    """Return the bytes of the largest group of parameters that is gathered at once, 0 where nothing is sharded."""
+    groups: list[Any] = [each for each in gc.get_objects() if type(each).__name__ == "FSDPParamGroup"]
+    return max((sum(map(_whole_bytes, group.fsdp_params)) for group in groups), default=0)
+
+
+def _whole_bytes(parameter: Any) -> int:
+    return parameter._orig_size.numel() * parameter.sharded_param.element_size()
 
 
 def parameters_of(model: nn.Module) -> int:

@@ -15,8 +15,11 @@ https://uxlfoundation.github.io/oneDNN/dev_guide_understanding_memory_formats.ht
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorException
+from torch.utils._pytree import tree_leaves
 
 _MIN_CHANNELS = 8
+_RECURRENT = ("mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn")
 
 
 def workspace(func: Any, args: Any, result: Any) -> int:
@@ -28,6 +31,18 @@ def workspace(func: Any, args: Any, result: Any) -> int:
     if func is torch.ops.aten.convolution_backward.default:
         return _backward(args, result, transposed=bool(args[7]))
     return 0
+
+
+def refuse_unknown(func: Any, result: Any) -> None:
+    """Refuse fake results of operations whose fakes lack what the real ones keep for backward.
+
+    Raises:
+        UnsupportedFakeTensorException: The workspace of a recurrent layer is known to its kernel alone.
+    """
+    if func.__name__.partition(".")[0] in _RECURRENT and any(
+        isinstance(each, FakeTensor) for each in tree_leaves(result)
+    ):
+        raise UnsupportedFakeTensorException(f"{func} keeps a workspace for backward that fake tensors do not have")
 
 
 def _forward(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, *, transposed: bool) -> int:
