@@ -21,14 +21,14 @@ from torch.utils._pytree import tree_leaves
 
 from ddparity._recipe import Recipe
 
-from ._account import INPUTS, Account
+from ._account import ACTIVATIONS, INPUTS, TEMPORARY, Account
 from ._fit import Point
 from ._shard import Sharding, largest_unit, parameters_of
 
 FAKE, REAL = "fake tensors", "small real batches"
 DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
 """What fake tensors raise where code looks at values."""
-_SMALL, _STRAIGHT, _MAX_REAL = 4, 0.01, 2 << 30
+_SMALL, _STRAIGHT, _SHARE, _MAX_REAL = 4, 0.01, 0.4, 2 << 30
 
 
 def predict(
@@ -55,7 +55,8 @@ def predict(
 def extrapolate(run: Callable[[int], Point], batches: list[int]) -> list[Point]:
     """Return the points of batches on the line through two small real ones.
 
-    They are twice as large each time, until three in a row lie on a line: before that something else makes the peak.
+    They are twice as large each time, until three in a row lie on a line and what grows with the batch makes up a good
+    part of the peak: before that something else makes it.
     """
     largest = max(batches)
     size = min(_SMALL, largest)
@@ -124,9 +125,13 @@ def point_of(account: Account, model: torch.nn.Module, batch: int, seq: int | No
     )
 
 
+def _of_activations(point: Point) -> float:
+    return sum(point.categories.get(name, 0) for name in (ACTIVATIONS, TEMPORARY)) / max(point.peak, 1)
+
+
 def _straight(points: list[Point]) -> bool:
     """Say whether the last three points lie on a line that rises, of the peak and of the first step's."""
-    if len(points) < 3:
+    if len(points) < 3 or _of_activations(points[-2]) < _SHARE:
         return False
     one, other, last = points[-3:]
     for a, b, c in ((one.peak, other.peak, last.peak), (one.first_step, other.first_step, last.first_step)):
