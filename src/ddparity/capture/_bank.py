@@ -35,9 +35,9 @@ class PinnedDataError(RuntimeError):
 def install_bank(session: "Session") -> None:
     """Bank what loaders hand out, or hand out what was banked, as the configuration asks."""
     config = session.config
-    if not config.bank and config.pinned is None:
+    if not config.bank and config.pinned is None and not config.fixed_batch:
         return
-    keeper = Bank(session) if config.bank else Pins(Path(str(config.pinned)) / "private" / "bank")
+    keeper = _keeper(session)
     session.feeder = keeper.passed
     number = 0
 
@@ -62,6 +62,23 @@ def install_bank(session: "Session") -> None:
         return batch if stream is None else keeper.passed(batch, stream, self._ddparity_ranks)
 
     base.__next__ = following
+
+
+def _keeper(session: "Session") -> "Bank | Pins | Fixed":
+    if session.config.fixed_batch:
+        return Fixed()
+    return Bank(session) if session.config.bank else Pins(Path(str(session.config.pinned)) / "private" / "bank")
+
+
+class Fixed:
+    """Hands out the first batch of each stream over and over: on it the loss of a training that works falls."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, Any] = {}
+
+    def passed(self, batch: Any, stream: str = FEED, ranks: tuple[int, int] | None = None) -> Any:
+        """Return the first batch in place of a later one of the same loader."""
+        return self._first.setdefault(stream.rpartition("-")[0] or stream, batch)
 
 
 def _ranks_of(loader: Any) -> tuple[int, int] | None:

@@ -18,6 +18,8 @@ from ._guard import guarded
 if TYPE_CHECKING:
     from ._session import Session
 
+_DRILL_CODE = 23
+"""Exit code of a rank that a drill ends."""
 _LAUNCHERS = ("torch.distributed.elastic.", "torch.multiprocessing.")
 """Modules of the errors by which a launcher says that a process it started has failed."""
 
@@ -43,16 +45,34 @@ class Ending:
             multiprocessing_util.Finalize(None, self._at_exit, exitpriority=-100)
 
     def interrupt(self) -> None:
-        """End or kill this process where the trial is one that is to be interrupted here (``ddparity recover``)."""
+        """End this process, or do to it what a drill asks for, where the trial is to be interrupted here."""
         session = self.session
-        at, rank = session.config.interrupt_at, session.config.interrupt_rank
+        at, rank, how = session.config.interrupt_at, session.config.interrupt_rank, session.config.interrupt_how
         if at is None or session.step < at:
             return
         if rank is None:
             raise SystemExit(0)
-        if rank == session.rank:
+        if rank != session.rank:
+            return
+        session.flush()
+        if how == "exit":
+            raise SystemExit(_DRILL_CODE)
+        if how == "stall":
+            self._stall()
+        os.kill(os.getpid(), signal.SIGSTOP if how == "stop" else signal.SIGKILL)
+
+    def stall_loader(self) -> None:
+        """Stay in the loader, as storage that does not answer would, where the trial is to be interrupted so."""
+        config, session = self.session.config, self.session
+        due = config.interrupt_at is not None and session.step >= config.interrupt_at
+        if due and config.interrupt_how == "stall" and config.interrupt_rank == session.rank and session.opened:
             session.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
+            self._stall()
+
+    @staticmethod
+    def _stall() -> None:
+        while True:
+            time.sleep(1.0)
 
     def _forked(self) -> None:
         self._done = False

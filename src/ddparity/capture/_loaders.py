@@ -58,6 +58,7 @@ class LoaderWatch:
 
     def __init__(self, session: "Session") -> None:
         self.session = session
+        self.stalls = session.config.interrupt_how == "stall"
         self.forked()
 
     def forked(self) -> None:
@@ -144,6 +145,8 @@ class LoaderWatch:
                 return original(iterator)
             if self.limit.asked:
                 self._limit(iteration, iterator, original)
+            if self.stalls:
+                self.session.ending.stall_loader()
             self._running, before = iteration, self._running
             start = time.perf_counter_ns()
             try:

@@ -89,6 +89,7 @@ class Session:
         """Hook into torch; nothing is written before training begins."""
         from ._altered import install_alterations
         from ._bank import install_bank
+        from ._drill import install_drill
         from ._forward import ForwardWatch
         from ._frameworks import FrameworkWatch
         from ._gradients import GradientWatch
@@ -98,6 +99,7 @@ class Session:
         from ._patches import Patches
 
         install_alterations(self.config)
+        install_drill(self.config)
         install_bank(self)
         self.gradients = GradientWatch(self)
         self.forward = ForwardWatch(self)

@@ -146,7 +146,8 @@ class Member:
         if status is ProcessStatus.EXITED:
             return f"left by os._exit({code}) at {short(self.position)}"
         if status is ProcessStatus.FINISHED:
-            return f"had ended its program{f' (last seen at {short(self.position)})' if self.position else ''}"
+            how = f" with exit code {self.exit_code}" if self.exit_code else ""
+            return f"had ended its program{how}{f' (last seen at {short(self.position)})' if self.position else ''}"
         return f"was at {short(self.position)}" if self.position else "left no trace of where it was"
 
 

@@ -191,6 +191,14 @@ class CaptureConfig(msgspec.Struct, kw_only=True):
     """End the run when so many steps are done, before the next begins."""
     interrupt_rank: int | None = None
     """Kill this rank there instead of ending all."""
+    interrupt_how: str = "kill"
+    """What becomes of that rank: ``kill``, ``exit``, ``stop`` (SIGSTOP) or ``stall`` (in its loader, if it has one)."""
+    group_timeout_s: float | None = None
+    """Time-out of every process group, in place of the script's own."""
+    wrapper: dict[str, Any] = {}
+    """Keyword arguments of DistributedDataParallel, in place of the script's own."""
+    fixed_batch: bool = False
+    """Hand out the first batch in every step."""
     loader_epochs: int | None = None
     """End the run after so many passes over the training data."""
     loaders_only: bool = False

@@ -119,12 +119,9 @@ def _result(rung: Rung, status: str, reason: str = "") -> RungResult:
 def _run_rung(state: _Climb, rung: Rung) -> RungResult:
     state.say(f"rung {rung.number}: {rung.title} ...")
     started = time.monotonic()
-    facts = None if state.spec.fresh else _reusable(state, rung)
-    reused = facts is not None
-    if facts is None:
-        facts = record(_record_spec(state.spec, rung))
+    facts, reused = trial_of(state.spec, rung, None if state.control is None else state.control.name)
     folder = state.spec.store.path(facts.id)
-    result = _result(rung, *(_proved(state.spec.store, facts) if rung.number == 0 else (PASS, "")))
+    result = _result(rung, *(proved(state.spec.store, facts) if rung.number == 0 else (PASS, "")))
     result.trial, result.reused = facts.id, reused
     if rung.number == 0:
         state.control = folder if result.status == PASS else None
@@ -136,6 +133,18 @@ def _run_rung(state: _Climb, rung: Rung) -> RungResult:
     again = "from the store" if reused else f"{result.seconds:.1f} s"
     state.say(f"rung {rung.number}: {result.status} ({again}){f': {result.reason}' if result.reason else ''}")
     return result
+
+
+def trial_of(spec: LadderSpec, rung: Rung, control: str | None = None) -> tuple[TrialFacts, bool]:
+    """Return a rung's trial, and whether the store had it already.
+
+    Args:
+        spec: What is climbed.
+        rung: One of its rungs.
+        control: Id of the control, where there is one: a trial recorded against another is not taken.
+    """
+    facts = None if spec.fresh else _reusable(spec, rung, control)
+    return (record(_record_spec(spec, rung)), False) if facts is None else (facts, True)
 
 
 def _record_spec(spec: LadderSpec, rung: Rung) -> RecordSpec:
@@ -152,12 +161,12 @@ def _record_spec(spec: LadderSpec, rung: Rung) -> RecordSpec:
     )
 
 
-def _proved(store: Store, facts: TrialFacts) -> tuple[str, str]:
+def proved(store: Store, facts: TrialFacts) -> tuple[str, str]:
     """Return what the control's proof comes to: it deviates from itself, or there is nothing to say so by."""
     if facts.status is TrialStatus.INTERRUPTED:
         return INTERRUPTED, "interrupted"
     if facts.status is not TrialStatus.COMPLETED:
-        return FAILED, _broken(store, facts)
+        return FAILED, broken(store, facts)
     proof = facts.proof
     if proof is None or proof.status == "PROVED":
         return PASS, "two runs agree"
@@ -169,7 +178,7 @@ def _proved(store: Store, facts: TrialFacts) -> tuple[str, str]:
     return (DEVIATES, proof.reason) if repeat.status is TrialStatus.COMPLETED else (FAILED, proof.reason)
 
 
-def _broken(store: Store, facts: TrialFacts) -> str:
+def broken(store: Store, facts: TrialFacts) -> str:
     log = store.path(facts.id) / "private" / "output.log"
     return f"the command failed ({outcome(facts)}); its output: {log}"
 
@@ -180,21 +189,21 @@ def _judge(state: _Climb, rung: Rung, facts: TrialFacts, folder: Path, result: R
     if facts.status is TrialStatus.INTERRUPTED:
         result.status, result.reason = INTERRUPTED, "interrupted"
         return
-    broken = "" if _worked(facts, folder) else _broken(state.spec.store, facts)
+    fault = "" if worked(facts, folder) else broken(state.spec.store, facts)
     try:
         verdict = compare_trials(state.control, folder)
         result.variable, result.change = _change(read_trial(_rung_below(state, rung)), read_trial(folder))
     except TraceError as error:
-        result.status, result.reason = (FAILED, broken) if broken else (INCONCLUSIVE, str(error))
+        result.status, result.reason = (FAILED, fault) if fault else (INCONCLUSIVE, str(error))
         return
     result.status, result.reason = verdict.exit_status().value, _why(verdict)
     first = verdict.first()
     if first is not None:
         result.finding = msgspec.to_builtins(first, enc_hook=float)
-    if broken and result.status != DEVIATES:
-        result.status, result.reason = FAILED, broken
-    elif broken:
-        result.reason = f"{result.reason}; {broken}"
+    if fault and result.status != DEVIATES:
+        result.status, result.reason = FAILED, fault
+    elif fault:
+        result.reason = f"{result.reason}; {fault}"
 
 
 def _why(verdict: Verdict) -> str:
@@ -204,7 +213,7 @@ def _why(verdict: Verdict) -> str:
     return "; ".join([reason, *verdict.partial_reasons[:2]])
 
 
-def _worked(facts: TrialFacts, folder: Path) -> bool:
+def worked(facts: TrialFacts, folder: Path) -> bool:
     """Whether a command did its work: gloo may abort at interpreter exit after every rank has finished."""
     if facts.status is TrialStatus.COMPLETED:
         return True
@@ -250,9 +259,8 @@ def _answer(state: _Climb, rungs: list[Rung], results: list[RungResult]) -> Ladd
     return answer
 
 
-def _reusable(state: _Climb, rung: Rung) -> TrialFacts | None:
+def _reusable(spec: LadderSpec, rung: Rung, control: str | None) -> TrialFacts | None:
     """Return the newest trial of exactly this rung, run by the same code with the same options, or None."""
-    spec = state.spec
     cwd = Path.cwd()
     script = find_script(rung.command, cwd)
     wanted = {
@@ -266,7 +274,6 @@ def _reusable(state: _Climb, rung: Rung) -> TrialFacts | None:
         "env": allowed_environment(os.environ),
         "status": TrialStatus.COMPLETED,
     }
-    control = None if state.control is None else state.control.name
     for facts in spec.store.trials():
         same = all(getattr(facts, name) == value for name, value in wanted.items())
         if same and facts.against in (None, control) and _is_proved(facts) and _same_sources(spec.store, facts):

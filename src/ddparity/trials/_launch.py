@@ -24,6 +24,8 @@ from ddparity.trials._processes import Processes
 from ddparity.trials._spec import RecordSpec
 
 CAPTURE_VARIABLE = "DDPARITY_CAPTURE"
+CHECKPOINTS = "{checkpoints}"
+"""In a command: a folder of the trial's own to save into."""
 KILL_AFTER_SECONDS = 10.0
 """How long a command that ran out of time may take to end after SIGTERM."""
 _FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -87,6 +89,10 @@ def _started(spec: RecordSpec, facts: TrialFacts, folder: Path, output: IO[bytes
         stop_after_steps=spec.stop_after_steps,
         interrupt_at=spec.interrupt_at,
         interrupt_rank=spec.interrupt_rank,
+        interrupt_how=spec.interrupt_how,
+        group_timeout_s=spec.group_timeout_s,
+        wrapper=spec.wrapper,
+        fixed_batch=spec.fixed_batch,
         loader_epochs=spec.loader_epochs,
         loaders_only=spec.loaders_only,
         batch_dim=spec.batch_dim,
@@ -102,7 +108,9 @@ def _started(spec: RecordSpec, facts: TrialFacts, folder: Path, output: IO[bytes
     value = msgspec.json.encode(config).decode()
     env = child_environment(os.environ, value)
     try:
-        leader = subprocess.Popen(spec.command, env=env, stdout=output, stderr=output, start_new_session=True)
+        leader = subprocess.Popen(
+            _filled(spec.command, folder), env=env, stdout=output, stderr=output, start_new_session=True
+        )
     except OSError as error:
         facts.notes.append(f"the command could not be started: {error.strerror}")
         raise CommandFailed(
@@ -110,6 +118,16 @@ def _started(spec: RecordSpec, facts: TrialFacts, folder: Path, output: IO[bytes
             "Check that it runs without ddparity, then record it again."
         ) from error
     return Processes(leader, f"{CAPTURE_VARIABLE}={value}")
+
+
+def _filled(command: list[str], folder: Path) -> list[str]:
+    """Return the command with ``{checkpoints}`` made a fresh folder of this trial's own, which is never bundled."""
+    if not any(CHECKPOINTS in word for word in command):
+        return command
+    own = folder / "private" / "checkpoints"
+    own.parent.mkdir(mode=0o700, exist_ok=True)
+    own.mkdir(mode=0o700)
+    return [word.replace(CHECKPOINTS, str(own.resolve())) for word in command]
 
 
 def _see_to_its_end(processes: Processes, timeout_s: float | None, watch: HangWatch) -> tuple[bool, bool]:

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from ddparity._errors import UsageError
 from ddparity.trace._windows import parse_windows
+from ddparity.trials._launch import CHECKPOINTS
 from ddparity.trials._store import Store, check_name
 
-PLACEHOLDERS = ("local_batch", "global_batch", "nproc", "accum", "dtype", "parallel")
+PLACEHOLDERS = ("local_batch", "global_batch", "nproc", "accum", "dtype", "parallel", "checkpoints")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]\w*)\}")
 _PYTHON = re.compile(r"(?:python|pypy)(?:\d+(?:\.\d+)?)?\Z")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*=")
@@ -222,7 +223,8 @@ class _Template:
         """Return the rung with its command."""
         dtype = rung.dtype or self._spec.dtypes[0]
         parallel = rung.parallel or next(iter(self._spec.parallel), "")
-        values = {"nproc": rung.nproc, "accum": rung.accum, "dtype": dtype, "parallel": parallel}
+        values: dict[str, object] = {"nproc": rung.nproc, "accum": rung.accum, "dtype": dtype, "parallel": parallel}
+        values["checkpoints"] = CHECKPOINTS  # filled in where the trial is launched
         if self._spec.global_batch is not None:
             share = self._spec.global_batch // (rung.nproc * rung.accum)
             values |= {"global_batch": self._spec.global_batch, "local_batch": share}

@@ -1,6 +1,7 @@
 """What to run as a trial: the settings of one ``ddparity record``."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from ddparity._errors import UsageError
 from ddparity.trace._windows import parse_windows
@@ -26,6 +27,10 @@ class RecordSpec:
         stop_after_steps: End the run after so many training steps, or None.
         interrupt_at: End the run when so many steps are done and the next begins, or None.
         interrupt_rank: Kill this rank there, with SIGKILL, instead of ending all.
+        interrupt_how: ``kill``, ``exit`` (code 23), ``stop`` (SIGSTOP) or ``stall`` (for good) that rank.
+        group_timeout_s: Time-out of every process group in place of the script's own, in seconds, or None.
+        wrapper: Keyword arguments of DistributedDataParallel in place of the script's own.
+        fixed_batch: Hand out the first batch in every step.
         loader_epochs: End the run after so many passes over the training data, or None.
         loaders_only: Run the loaders out after the first training batch, then end the run.
         timeout_s: Seconds after which the command is ended, or None.
@@ -52,6 +57,10 @@ class RecordSpec:
     stop_after_steps: int | None = None
     interrupt_at: int | None = None
     interrupt_rank: int | None = None
+    interrupt_how: str = "kill"
+    group_timeout_s: float | None = None
+    wrapper: dict[str, Any] = field(default_factory=dict)
+    fixed_batch: bool = False
     loader_epochs: int | None = None
     loaders_only: bool = False
     timeout_s: float | None = None

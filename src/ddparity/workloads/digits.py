@@ -27,8 +27,12 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 try:
-    from ddparity import log_metric
+    from ddparity import feed, log_metric
 except ImportError:  # the script runs as well where ddparity is not installed
+
+    def feed(batch: Any) -> Any:
+        """Return ``batch``."""
+        return batch
 
     def log_metric(name: str, value: float, step: int | None = None) -> float:
         """Return ``value``."""
@@ -172,7 +176,7 @@ def train(args: argparse.Namespace, rank: int, world: int) -> None:
             continue
         mine = index[rank::world]
         model.zero_grad()
-        loss = backward(model, (pixels[mine], classes[mine]), args, world)
+        loss = backward(model, feed((pixels[mine], classes[mine])), args, world)
         optimizer.step()
         losses.append(mean_over_ranks(loss))
         if rank == 0:
