@@ -1,5 +1,6 @@
 """The digits with a mistake that a preflight has to find: ``drilled.py --plant NAME [the options of the digits]``."""
 
+import contextlib
 import os
 import signal
 import sys
@@ -120,10 +121,8 @@ def silent():
     plain = digits.save
 
     def save(*args):
-        try:
+        with contextlib.suppress(OSError, RuntimeError):
             plain(*args)
-        except (OSError, RuntimeError):
-            pass
 
     digits.save = save
 
@@ -136,9 +135,9 @@ PLANTS = {
 if __name__ == "__main__":
     arguments = sys.argv[1:]
     if arguments[:1] == ["--plant"]:
-        if arguments[1] in PLANTS:
-            PLANTS[arguments[1]]()
+        plant, arguments = arguments[1], arguments[2:]
+        if plant in PLANTS:
+            PLANTS[plant]()
         else:
-            arguments += ["--fault", arguments[1]]
-        arguments = [*arguments[2:]] if arguments[1] in PLANTS else arguments[2:]
+            arguments += ["--fault", plant]
     digits.main(arguments)
