@@ -1,6 +1,8 @@
 """Scripts on top of the frameworks that people use, unmodified: healthy runs pass, planted faults get their names."""
 
 import importlib.util
+import json
+import subprocess
 import sys
 from pathlib import Path
 
@@ -73,3 +75,24 @@ def test_lightning_started_by_itself_is_recorded_on_all_ranks(recorded, monkeypa
     verdict = compare_trials(*(recorded.store.path(trial.id) for trial in (control, candidate)))
     assert verdict.layers["numerics"].status is Status.PASS
     assert verdict.merge_plan["samples"] == "Shard"
+
+
+@pytest.mark.parametrize(
+    ("script", "flags", "at_step"),
+    [
+        ("trainer", ["ckpt-{run}", "--resume", "--steps", "12"], 4),
+        ("lit", ["--devices", "2", "--out", "ckpt-{run}", "--resume"], 8),
+    ],
+)
+def test_a_checkpoint_of_a_framework_brings_a_run_back(monkeypatch, tmp_path, script, flags, at_step):
+    if importlib.util.find_spec(NEEDS[script]) is None:
+        pytest.skip(f"{NEEDS[script]} is not installed")
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    ddparity = str(Path(sys.executable).with_name("ddparity"))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [ddparity, "recover", "--json", "--at-step", str(at_step), "--", *launcher, str(SCRIPTS / f"{script}.py")]
+    done = subprocess.run([*command, *flags], cwd=tmp_path, capture_output=True, text=True, timeout=380, check=False)
+    found = json.loads(done.stdout[done.stdout.index("{") :])
+    assert (found["status"], done.returncode) == ("PASS", 0), found
+    assert 0 < found["resumed_from"] < at_step + 1
