@@ -9,7 +9,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from ddparity._errors import CommandFailed
-from ddparity.digest import same
+from ddparity.digest import Digest, same
 from ddparity.preflight._ground import Ground
 from ddparity.preflight._rows import DEVIATES, INCONCLUSIVE, NOT_TESTED, PASS, Row
 from ddparity.trace import Site
@@ -135,7 +135,7 @@ def _began_anew(ground: Ground, facts: TrialFacts) -> bool:
     return bool(shared) and all(same(first[name], fresh[name]) for name in shared)
 
 
-def _initial(ground: Ground, facts: TrialFacts) -> dict:
+def _initial(ground: Ground, facts: TrialFacts) -> dict[str, Digest]:
     ranks = ground.trial(facts).ranks
     rows = [row for row in ranks[0].digests if row.site.site == Site.PARAMETER and row.step == 0] if ranks else []
     return {row.site.name: row.digest for row in reversed(rows)}

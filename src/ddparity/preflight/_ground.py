@@ -45,8 +45,10 @@ class Ground:
 
     def run(self, kind: str, command: list[str], **options: Any) -> TrialFacts:
         """Record a command; its output stays in the trial."""
-        options = {"prove": False, "quiet": True, "timeout_s": self.spec.timeout_s, "steps": "1"} | options
-        return record(RecordSpec(command=command, store=self.spec.store, name=f"{self.spec.name}-{kind}", **options))
+        usual: dict[str, Any] = {"prove": False, "quiet": True, "timeout_s": self.spec.timeout_s, "steps": "1"}
+        return record(
+            RecordSpec(command=command, store=self.spec.store, name=f"{self.spec.name}-{kind}", **(usual | options))
+        )
 
     def folder(self, facts: TrialFacts) -> Path:
         """Return the folder of a trial."""

@@ -2,6 +2,7 @@
 
 import math
 import time
+from typing import Any
 
 import numpy as np
 
@@ -62,7 +63,7 @@ def learns(ground: Ground, row: Row) -> None:
     """Train on the first batch over and over, without dropout, and look at the loss."""
     steps = ground.spec.steps
     command = ground.spec.alone.command
-    options = {"steps": f"{steps}", "level": "gradients", "stop_after_steps": steps}
+    options: dict[str, Any] = {"steps": f"{steps}", "level": "gradients", "stop_after_steps": steps}
     facts = ground.run("fixed", command, **options, fixed_batch=True, neutral_dropout=True)
     row.trials = [facts.id]
     if not ground.trial(facts).ranks:
