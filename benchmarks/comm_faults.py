@@ -1,11 +1,12 @@
 """What faults of communication look like: to torch alone, to its own tools, and to ddparity; and when one knows.
 
-    python benchmarks/comm_faults.py [--only TEXT] [--json]
+    python benchmarks/comm_faults.py [--only FAULT...] [--json]
 
 Each fault of ``tests/scripts/comm_faults.py`` and of ``tests/scripts/comm_training.py`` is run on two gloo ranks with a
 time-out of 6 s (8 s in the trainings): as it is, under ``TORCH_DISTRIBUTED_DEBUG=DETAIL``, with a dump of the flight
-recorder 3.6 s after the fault and at the end, and under ``ddparity record``. Of the dumps ``torchfrtrace`` is asked
-twice: as they are, and with the table of groups put right. What ddparity says is the answer of ``ddparity hang``.
+recorder 3.6 s after the fault and at the end, and under ``ddparity record --hang-after 10 --on-hang stop``. Of the
+dumps ``torchfrtrace`` is asked twice: as they are, and with the table of groups put right. What ddparity says is the
+answer of ``ddparity hang``.
 
 All seconds are counted from the moment at which the first rank comes to the fault: until the command has ended, and
 until the verdict is printed, the start of an interpreter included. *sites* counts the ranks for which the verdict names
@@ -28,7 +29,8 @@ from typing import Any
 
 SCRIPTS = Path(__file__).parents[1] / "tests" / "scripts"
 BIN = Path(sys.executable).parent
-LIMIT = 90.0
+LIMIT = 45.0
+HANG_AFTER = 10.0
 CALLS = {
     "swapped_operation": "all_reduce and broadcast swapped",
     "swapped_order": "two all_reduces of one shape swapped",
@@ -188,7 +190,8 @@ def _analysed(folder: str) -> str:
 
 def told_by_ddparity(script: str, fault: str, store: Path) -> tuple[str, int, float | None, float | None]:
     """Record a fault and ask about it; return cause, places named, and when the run ended and the verdict came."""
-    record = [str(BIN / "ddparity"), "record", "--store", str(store), "--name", fault, "--timeout", str(LIMIT), "--"]
+    record = [str(BIN / "ddparity"), "record", "--store", str(store), "--name", fault, "--timeout", str(LIMIT)]
+    record += ["--hang-after", str(HANG_AFTER), "--on-hang", "stop", "--"]
     done = run([*record, *launcher(script, fault)])
     asked = subprocess.run(
         [str(BIN / "ddparity"), "hang", "--store", str(store), fault, "--json"],
@@ -233,14 +236,14 @@ def row(script: str, fault: str, store: Path) -> Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", default="", help="run the faults whose name holds this")
+    parser.add_argument("--only", nargs="*", metavar="FAULT", help="run these; default: all")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     faults = [("comm_faults", name) for name in CALLS] + [("comm_training", name) for name in TRAININGS]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         for script, fault in faults:
-            if args.only in fault:
+            if not args.only or fault in args.only:
                 rows.append(row(script, fault, Path(folder) / "store"))
                 print(json.dumps(asdict(rows[-1])), file=sys.stderr, flush=True)
     if args.json:

@@ -1,6 +1,7 @@
 """Real gloo ranks with one fault of communication each: recorded without their knowing, and explained."""
 
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from ddparity.judge import Finding
+from ddparity.judge._comm_links import links
 from ddparity.judge._comm_run import load_comm
 from ddparity.judge.communication import examine, examine_trial
 from ddparity.trace import TrialStatus
@@ -91,8 +93,18 @@ def check(judged: tuple[Any, int, list[Finding]], ends_well: bool, code: str, ra
     assert (facts.status is TrialStatus.COMPLETED) == ends_well
     first = found[0]
     assert (first.cause.code, first.ranks) == (code, ranks)
-    if len(ranks) > 1 and code.startswith("collective."):  # the place of the call, of each side
-        assert "comm_faults.py:" in str(first.evidence)
+    assert placed(first) >= {0, 1}, first.evidence  # the place of the call, of each side
+
+
+def placed(finding: Finding) -> set[int]:
+    """Return the ranks for which a finding names a line of the script."""
+    found: set[int] = set()
+    for key, value in finding.evidence.items():
+        for name, text in value.items() if isinstance(value, dict) else [(key, value)]:
+            if "comm_faults.py:" in str(text):
+                named = [int(rank) for rank in re.findall(r"\d+", name)] if name.startswith("rank") else finding.ranks
+                found.update(named or [])
+    return found
 
 
 TRAININGS = [
@@ -116,6 +128,17 @@ TRAININGS = [
 def test_a_fault_of_step_2_of_a_training_is_found_there(judged: Judged, fault: str, code: str, name: str) -> None:
     _, _, found = judged("comm_training", fault)
     assert (found[0].cause.code, found[0].name, found[0].step) == (code, name, 2)
+
+
+@pytest.mark.slow
+def test_collectives_are_held_against_a_probe_of_the_link(judged: Judged, recorded: Callable[..., Any]) -> None:
+    facts, _, found = judged("comm_faults", "sizes", probe=True)
+    assert (found, [note for note in facts.notes if "probe" in note]) == ([], [])
+    folder = recorded.store.path(facts.id)
+    fits = links(load_comm(folder), load_comm(folder / "probe"))
+    assert fits["world"]["bus_gb_per_s"] == pytest.approx(fits["world"]["gb_per_s"], abs=0.01)  # two ranks
+    assert fits["probe, point to point"]["gb_per_s"] > 0
+    assert 0.02 < fits["world"]["of_probe"] < 5
 
 
 @pytest.mark.slow

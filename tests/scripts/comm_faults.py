@@ -122,6 +122,12 @@ def stopped(rank: int) -> None:
     dist.all_reduce(torch.ones(4))
 
 
+def sizes(rank: int) -> None:
+    for exponent in (4, 12, 20, 22):
+        for _ in range(8):
+            dist.all_reduce(torch.ones(1 << exponent, dtype=torch.uint8))
+
+
 def gil_held(rank: int) -> None:
     if rank == 1:
         ctypes.PyDLL(None).sleep(int(TIMEOUT) + 2)  # native code that does not let go of the GIL

@@ -3,6 +3,7 @@
 import functools
 import inspect
 import os
+import sys
 import time
 import weakref
 from datetime import timedelta
@@ -136,7 +137,8 @@ class GroupPatches:
         ranks = list(args[2] if len(args) > 2 else kwargs.get("global_ranks_in_group", ()))
         if ring is not None and ranks:
             self._num_made += 1
-            told = {"ranks": ranks[:4096], "local": self._local}
+            at = next(iter(self.watch.stacks.uncached(sys._getframe(1))), "")
+            told = {"ranks": ranks[:4096], "local": self._local, "at": at.partition(" @")[0]}
             ring.note(Kind.NEW_GROUP, msgspec.json.encode(told).decode(), step=self.watch.step, seq=self._num_made)
 
     @guarded

@@ -12,6 +12,7 @@ from ddparity.cli._output import emit, emit_json
 
 if TYPE_CHECKING:
     from ddparity.judge import Finding
+    from ddparity.trace import TrialFacts
     from ddparity.trials._live import LiveProcess
 
 _MOVING_SECONDS = 2.0
@@ -149,10 +150,19 @@ def _ended(folder: Path, path: Path | None, *, as_json: bool) -> NoReturn:
             }
         )
     else:
-        lines = [f"it has ended: {outcome(facts)}", *(f"rank {rank}: {plain(text)}" for rank, text in ranks.items())]
+        lines = [_how_it_ended(facts), *(f"rank {rank}: {plain(text)}" for rank, text in ranks.items())]
         lines += _verdict(found) or ["", "verdict: the calls of its ranks agree"]
         emit("\n".join(lines + _told(witness)))
     raise typer.Exit(ExitCode.DEVIATES if found else ExitCode.PASS)
+
+
+def _how_it_ended(facts: "TrialFacts") -> str:
+    from ddparity.trace import TrialStatus
+    from ddparity.trials import outcome
+
+    if facts.status is TrialStatus.RUNNING:
+        return "no process of it lives on this host, and nobody saw it end: it runs on others, or ddparity was killed"
+    return f"it has ended: {outcome(facts)}"
 
 
 def _examined(folder: Path, processes: list["LiveProcess"]) -> list["Finding"]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from ddparity.trace._ring_format import Field, ProcessStatus
 from ddparity.trace._rings import Call
 
-from ._comm_finding import finding, listed, name_of, sites, waiting, where_now, who
+from ._comm_finding import finding, listed, name_of, sites, told, waiting, where_now, who
 from ._comm_match import Divergence, is_new, left_loop
 from ._comm_run import CommRun, Error, Member, short
 from ._verdict import Finding, Phase
@@ -133,6 +133,7 @@ def _death(run: CommRun, member: Member, code: str) -> Finding:
             "died": member.describe(),
             "last_seen_at": short(at),
             "after_calls": len(member.ring.calls),
+            "last_call": told(member.ring.calls[-1]) if member.ring.calls else "",
             "others": {f"rank {m.rank}": where_now(m) for m in others[:8]},
             "hosts": who(run, run.members),
         },
@@ -160,6 +161,7 @@ def unanswering(run: CommRun, states: Mapping[int, str]) -> list[Finding]:
                     "pid": member.ring[Field.PID],
                     "process": state,
                     "last_seen_at": short(member.position),
+                    "last_call": told(member.ring.calls[-1]) if member.ring.calls else "",
                     **{f"rank {m.rank}": where_now(m) for m in others[:8]},
                     "hosts": who(run, run.members),
                 },

@@ -158,6 +158,15 @@ def new_groups(run: CommRun) -> Iterator[Finding]:
                 step=step,
                 phase=Phase.COLLECTIVE if step >= 0 else Phase.INIT,
                 ranks=sorted(ranks),
-                evidence={"call": number + 1, **{f"rank {rank}": value for rank, value in sorted(ranks.items())[:8]}},
+                evidence={
+                    "call": number + 1,
+                    **{f"rank {rank}": _made(notes[number][1]) for rank, notes in sorted(made.items())[:8]},
+                },
             )
             return
+
+
+def _made(told: dict[str, Any]) -> str:
+    """Say which ranks a group was made of, and where."""
+    where = told.get("at")
+    return f"new_group({told.get('ranks')})" + (f" at {short(where)}" if isinstance(where, str) and where else "")
