@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ddparity.judge._comm_run import Member
 from ddparity.judge.communication import examine_trial
 from ddparity.trace import TrialStatus
 from ddparity.trace._ring_format import Field
@@ -39,6 +40,12 @@ def left_of(folder: Path) -> list[int]:
     return found
 
 
+def came_to_its_last_call(member: Member) -> float:
+    """Return when a rank made its last call, in which it then waited; else when it began."""
+    ring = member.ring
+    return ring.wall(ring.calls[-1].entered if ring.calls else ring[Field.STARTED])
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="finds the processes of a trial in /proc")
 @pytest.mark.parametrize("row", loud(), ids=lambda row: row["name"])
@@ -49,7 +56,7 @@ def test_a_loud_case_ends_in_a_verdict_in_time_and_leaves_nothing(row: dict[str,
     facts = recorded(f"loud-{row['name']}", command)
     folder = recorded.store.path(facts.id)
     run, found = examine_trial(folder, status=facts.status)
-    seconds = time.time() - min(member.ring[Field.STARTED_WALL] for member in run.members.values()) / 1e9
+    seconds = time.time() - min(map(came_to_its_last_call, run.members.values()))
     assert facts.status is TrialStatus.FAILED
     assert seconds < (int(told[1]) if told else 0.0) + GRACE_SECONDS
     assert left_of(folder) == []
