@@ -2,8 +2,9 @@
 
     python benchmarks/memory.py [--quick] [--json] [--device cuda]
 
-Models: a perceptron, a residual network with batch norm, a GPT with tied embeddings and an encoder with padding masks
-and dropout; each with SGD (momentum) and AdamW, with and without activation checkpointing, batch 4 to 64. Every
+Models: a perceptron, a residual network with batch norm, a network of inverted residuals (depthwise and pointwise
+convolutions), a GPT with tied embeddings and an encoder with padding masks and dropout; each with SGD (momentum) and
+AdamW, with and without activation checkpointing, batch 4 to 64. Every
 combination is predicted by fake tensors, which allocate nothing, and then run.
 
 What is measured on a CPU is the event stream of PyTorch's allocator (``profile(profile_memory=True)``), which knows
@@ -89,6 +90,35 @@ class ResNet(nn.Module):
         return self.head(x)
 
 
+class MobileNet(nn.Module):
+    """Inverted residuals: pointwise convolutions around a depthwise one."""
+
+    def __init__(self, saving: bool) -> None:
+        super().__init__()
+        self.saving = saving
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1), nn.ReLU())
+        widths = [(16, 20, 1, 3), (20, 32, 2, 5), (32, 40, 1, 3), (40, 56, 2, 3)]
+        self.blocks = nn.ModuleList(inverted(*each) for each in widths)
+        self.head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(56, 100))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=False) if self.saving else block(x)
+        return self.head(x)
+
+
+def inverted(inp: int, out: int, stride: int, kernel: int) -> nn.Module:
+    wide = 4 * inp
+    first = [nn.Conv2d(inp, wide, 1, bias=False), nn.BatchNorm2d(wide), nn.ReLU6()]
+    deep = [
+        nn.Conv2d(wide, wide, kernel, stride, kernel // 2, groups=wide, bias=False),
+        nn.BatchNorm2d(wide),
+        nn.ReLU6(),
+    ]
+    return nn.Sequential(*first, *deep, nn.Conv2d(wide, out, 1, bias=False), nn.BatchNorm2d(out))
+
+
 class Transformer(nn.Module):
     """Pre-norm blocks; a GPT with tied embeddings, or an encoder with a padding mask and dropout."""
 
@@ -145,6 +175,7 @@ def _tokens(model: nn.Module, batch: Any) -> torch.Tensor:
 MODELS: dict[str, tuple[Callable[[bool], nn.Module], Callable[[int], Any], Callable[..., Any]]] = {
     "mlp": (Perceptron, lambda n: (torch.randn(n, 784), torch.randint(10, (n,))), _classes),
     "resnet": (ResNet, _images, _classes),
+    "mobilenet": (MobileNet, _images, _classes),
     "gpt": (
         functools.partial(Transformer, causal=True),
         lambda n: (torch.randint(2000, (n, 96)), torch.randint(2000, (n, 96))),
@@ -249,12 +280,12 @@ def report(rows: list[Row], device: str, as_json: bool) -> dict[str, Any]:
     if as_json:
         print(json.dumps({**summary, "rows": [{**vars(row), "error": row.error} for row in rows]}, indent=2))
         return summary
-    print("model    optimizer  checkpointing  " + "".join(f"{f'batch {b}':>20}" for b in BATCHES))
+    print("model      optimizer  checkpointing  " + "".join(f"{f'batch {b}':>20}" for b in BATCHES))
     groups = dict.fromkeys((row.model, row.optimizer, row.checkpointing) for row in rows)
     for group in groups:
         cells = {row.batch: row for row in rows if (row.model, row.optimizer, row.checkpointing) == group}
         texts = [f"{r.measured / MIB:9.2f} {r.error:+8.2%}" if (r := cells.get(b)) else "" for b in BATCHES]
-        print(f"{group[0]:8} {group[1]:10} {'yes' if group[2] else 'no':13}  " + "".join(f"{t:>20}" for t in texts))
+        print(f"{group[0]:10} {group[1]:10} {'yes' if group[2] else 'no':13}  " + "".join(f"{t:>20}" for t in texts))
     print(f"measured in MiB; errors of {len(rows)} predictions: median {summary['median_error']:.2%}", end="")
     print(f" (target {MEDIAN:.0%}), worst {summary['worst_error']:.2%} (target {WORST:.0%})", end="")
     print(f"; {summary['seconds_a_prediction']:.2f} s a prediction")

@@ -24,6 +24,7 @@ from ddparity._recipe import Recipe
 from ._account import ACTIVATIONS, INPUTS, TEMPORARY, Account
 from ._fit import Point
 from ._shard import Sharding, largest_unit, parameters_of
+from ._swap import converting
 
 FAKE, REAL = "fake tensors", "small real batches"
 DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException, UnsupportedFakeTensorException)
@@ -78,7 +79,8 @@ def measure(
     """Run two steps of a recipe and return the peak, by fake tensors or by real ones."""
     with FakeTensorMode(allow_non_fake_inputs=True) if fake else contextlib.nullcontext():
         torch.manual_seed(0)
-        model = recipe.model()
+        with converting():
+            model = recipe.model()
         if sharding is not None:
             sharding.apply(model)
         optimizer = recipe.optimizer(model)

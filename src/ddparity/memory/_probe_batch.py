@@ -7,7 +7,6 @@ objects), so that the loss, which the script computes outside of the model, sees
 
 import inspect
 import sys
-import weakref
 from collections import UserDict, deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from ._swap import become
 
 _MAX_NODES, _MAX_DEPTH, _MAX_ITEMS = 20_000, 5, 256
 _NOT_INSIDE = (nn.Module, torch.optim.Optimizer, torch.utils.data.Dataset, torch.utils.data.DataLoader)
@@ -72,17 +73,6 @@ def visible_tensors(frame: FrameType | None) -> list[torch.Tensor]:
         walk.take(value for _, value in _variables(frame))
         frame = frame.f_back
     return walk.tensors
-
-
-def become(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Make a tensor be another one, for everybody who holds it; return whether that was possible."""
-    if weakref.getweakrefs(tensor):
-        return False
-    try:
-        torch.utils.swap_tensors(tensor, other)
-    except RuntimeError:
-        return False
-    return True
 
 
 def _variables(frame: FrameType) -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import traceback
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,9 +25,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ._account import INPUTS, Account
 from ._fit import Point
 from ._predict import DEPENDENT, point_of
-from ._probe_batch import LateBatch, Shape, become, resize_visible, shape_of_call
+from ._probe_batch import LateBatch, Shape, resize_visible, shape_of_call
 from ._probe_values import AnsweringFakes, ValueNeeded, ValueRecorder, Values
 from ._shard import Sharding, pretend
+from ._swap import become
 
 _STEPS = 2
 
@@ -181,9 +181,6 @@ class Steps:
         return Sharding(num_ranks)
 
     def _make_fakes(self, tops: list[nn.Module], optimizers: list[torch.optim.Optimizer]) -> None:
-        recurrent = [module for top in tops for module in top.modules() if isinstance(module, nn.RNNBase)]
-        for module in recurrent:
-            module._flat_weight_refs = []  # weak references, which forbid that a tensor becomes another
         tensors = {id(t): t for top in tops for t in (*top.parameters(), *top.buffers())}
         for optimizer in optimizers:
             held = [p for group in optimizer.param_groups for p in group["params"]]
@@ -196,8 +193,6 @@ class Steps:
             _become_fake(tensor)
             if gradient is not None:
                 tensor.grad = torch.empty_like(tensor)
-        for module in recurrent:
-            module._flat_weight_refs = [None if w is None else weakref.ref(w) for w in module._flat_weights]
 
     def _resume(self) -> None:
         """A forward begins: count from here on, and see to it that its batch has the wanted size."""

@@ -6,9 +6,12 @@ computes into it, and copies the result out; the copies go when the call ends. S
 * forward: input, weight and output in blocks, or the output in both layouts;
 * backward: the gradient of the output and the weight in blocks with the gradient of the input in blocks; then, with the
   gradient of the input in plain layout beside them, input and gradient of the output in blocks and the gradient of the
-  weight in blocks. Where it strides, the gradient of the input is copied out by way of channels_last.
+  weight in blocks. Where it strides and has one group, the gradient of the input is copied out by
+  way of channels_last.
 
-Tensors that already are in channels_last, and inputs of less channels than a block (images), are read as they are.
+Tensors that already are in channels_last, and inputs of less channels than a block (images), are read as they are. A
+dilated convolution reads all tensors as they are for the gradient of its weight, with scratch of several times the
+weight, which depends on the processor and is not counted.
 https://uxlfoundation.github.io/oneDNN/dev_guide_understanding_memory_formats.html
 """
 
@@ -19,6 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, UnsupportedFakeTensorExcep
 from torch.utils._pytree import tree_leaves
 
 _MIN_CHANNELS = 8
+_MIN_SAMPLES, _SMALL_KERNEL, _SMALL_INPUT = 16, 3, 20480
 _RECURRENT = ("mkldnn_rnn_layer", "_cudnn_rnn", "miopen_rnn")
 
 
@@ -27,9 +31,13 @@ def workspace(func: Any, args: Any, result: Any) -> int:
     if not torch.backends.mkldnn.enabled or not torch.backends.mkldnn.is_available():
         return 0
     if func is torch.ops.aten.convolution.default:
-        return _forward(args[0], args[1], result, transposed=bool(args[6]))
+        x, weight, _, strides, _, dilations, transposed = args[:7]
+        used = _by_onednn(x, weight, strides, dilations, args[8], transposed=transposed)
+        return _forward(x, weight, result) if used else 0
     if func is torch.ops.aten.convolution_backward.default:
-        return _backward(args, result, transposed=bool(args[7]))
+        grad, x, weight, _, strides, _, dilations, transposed = args[:8]
+        used = _by_onednn(x, weight, strides, dilations, args[9], transposed=transposed)
+        return _backward(grad, x, weight, dilations, result, turns=args[9] == 1 and max(strides) > 1) if used else 0
     return 0
 
 
@@ -45,28 +53,37 @@ def refuse_unknown(func: Any, result: Any) -> None:
         raise UnsupportedFakeTensorException(f"{func} keeps a workspace for backward that fake tensors do not have")
 
 
-def _forward(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor, *, transposed: bool) -> int:
-    if not _by_onednn(x, weight, transposed=transposed):
-        return 0
+def _by_onednn(
+    x: torch.Tensor, weight: torch.Tensor, strides: Any, dilations: Any, groups: int, *, transposed: bool
+) -> bool:
+    """Say whether PyTorch gives a convolution to oneDNN; its own kernels do small ones (``ConvParams::use_mkldnn``)."""
+    if transposed or x.dtype not in (torch.float32, torch.bfloat16, torch.float16) or x.ndim not in (4, 5):
+        return False
+    if x.dtype != torch.float32:
+        return True
+    kernel = weight.shape[2:]
+    plain = max(kernel) == 1 and max(strides) == 1 and max(dilations) == 1
+    if plain and x.shape[0] < _MIN_SAMPLES and torch.get_num_threads() == 1:
+        return False
+    return groups > 1 or min(kernel) > _SMALL_KERNEL or x.shape[0] > 1 or x.numel() > _SMALL_INPUT
+
+
+def _forward(x: torch.Tensor, weight: torch.Tensor, out: torch.Tensor) -> int:
     private = _private(out)
-    return max(_private(x) + _private_weight(weight) + (private or _bytes(out)), private + _bytes(out))
+    return max(_private(x) + _bytes(weight) + (private or _bytes(out)), private + _bytes(out))
 
 
-def _backward(args: Any, result: Any, *, transposed: bool) -> int:
-    grad, x, weight, _, strides = args[:5]
-    if not _by_onednn(x, weight, transposed=transposed):
-        return 0
+def _backward(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, dilations: Any, result: Any, *, turns: bool
+) -> int:
     to_input = result[0] is not None
-    grads, weights = _private(grad), _private_weight(weight)
-    first = grads + weights + _private(x) if to_input else 0
-    turned = _private(x) + _bytes(x) * (2 if max(strides) > 1 else 1) if to_input else 0
+    grads, inputs, weights = _private(grad), _private(x), _bytes(weight)
+    first = grads + weights + inputs if to_input else 0
+    turned = inputs + _bytes(x) * (2 if turns else 1) if to_input else 0
     plain = _bytes(x) if to_input else 0
-    second = plain + grads + _private(x) + weights if result[1] is not None else plain
-    return max(first, turned, second, second - grads - _private(x) + _bytes(weight))
-
-
-def _by_onednn(x: torch.Tensor, weight: torch.Tensor, *, transposed: bool) -> bool:
-    return not transposed and x.dtype in (torch.float32, torch.bfloat16, torch.float16) and x.ndim in (3, 4, 5)
+    copies = 0 if max(dilations) > 1 else grads + inputs
+    second = plain + copies + weights if result[1] is not None else plain
+    return max(first, turned, second, plain + 2 * weights if result[1] is not None else 0)
 
 
 def _private(tensor: torch.Tensor) -> int:
@@ -74,10 +91,6 @@ def _private(tensor: torch.Tensor) -> int:
     if tensor.shape[1] < _MIN_CHANNELS or not tensor.is_contiguous():
         return 0
     return _bytes(tensor) * _padded(tensor.shape[1]) // tensor.shape[1]
-
-
-def _private_weight(weight: torch.Tensor) -> int:
-    return _bytes(weight)
 
 
 def _padded(channels: int) -> int:
