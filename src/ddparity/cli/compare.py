@@ -38,7 +38,7 @@ def compare(
     trials = Store.resolve(store)
     folders = trials.find(control), trials.find(candidate)
 
-    from ddparity.judge import compare_trials
+    from ddparity.judge import compare_trials, error_map
     from ddparity.report import render_html, render_json, render_text
 
     verdict = compare_trials(*folders, allow_stale=allow_stale)
@@ -46,7 +46,7 @@ def compare(
     if save:
         _save(trials, verdict, document)
     if html is not None:
-        _write(html, render_html(verdict))
+        _write(html, render_html(verdict, error_map(*folders)))
     emit(document if as_json else render_text(verdict).rstrip("\n"))
     raise typer.Exit(_exit_code(verdict))
 

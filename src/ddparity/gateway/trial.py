@@ -65,12 +65,13 @@ def _record(args: argparse.Namespace, command: list[str]) -> int:
 
 
 def _verdict(store: Store, control: str, candidate: str, out: Path) -> int:
-    from ddparity.judge import Status, compare_trials
+    from ddparity.judge import Status, compare_trials, error_map
     from ddparity.report import render_html, render_json
 
-    verdict = compare_trials(store.find(control), store.find(candidate))
+    folders = store.find(control), store.find(candidate)
+    verdict = compare_trials(*folders)
     write_atomically(out, render_json(verdict).encode())
-    write_atomically(out.with_suffix(".html"), render_html(verdict).encode())
+    write_atomically(out.with_suffix(".html"), render_html(verdict, error_map(*folders)).encode())
     codes = {Status.DEVIATES: ExitCode.DEVIATES, Status.INCONCLUSIVE: ExitCode.INCONCLUSIVE}
     return int(codes.get(verdict.exit_status(), ExitCode.PASS))
 

@@ -4,6 +4,7 @@ from ._cause import KnownCause
 from ._causes import find_cause, known_causes
 from ._compare import compare_trials
 from ._data_report import AuditRow, DataReport, PassRow, RankRow, report_data
+from ._error_map import ErrorCell, ErrorMap, error_map
 from ._next_trials import PlannedTrial, TrialPlan, VariablePlan, plan_trials
 from ._prove import prove_control
 from ._resume import Resumption, judge_resumption
@@ -25,6 +26,8 @@ __all__ = [
     "AuditRow",
     "Cause",
     "DataReport",
+    "ErrorCell",
+    "ErrorMap",
     "Finding",
     "Floor",
     "KnownCause",
@@ -40,6 +43,7 @@ __all__ = [
     "Varied",
     "Verdict",
     "compare_trials",
+    "error_map",
     "find_cause",
     "judge_resumption",
     "known_causes",

@@ -33,7 +33,7 @@ def compare_trials(control_dir: Path, candidate_dir: Path, *, allow_stale: bool 
     control, candidate = load_run(control_dir), load_run(candidate_dir)
     notes = check_fresh(control.trial, candidate.trial, allow_stale=allow_stale)
     proof = control.trial.facts.proof
-    control, floors, noted = _at_its_best(control, control_dir, candidate)
+    control, floors, noted = at_its_best(control, control_dir, candidate)
     numbers, found, plan = numerics.judge(control, candidate, floors)
     layers = {"numerics": _trusted(numbers, control, proof)}
     findings = list(found)
@@ -72,7 +72,7 @@ def _data(control: Run, candidate: Run, numbers: list[Finding]) -> tuple[LayerVe
     return data.judge(control, candidate, parted=numbers[0].step if numbers else None)
 
 
-def _at_its_best(control: Run, folder: Path, candidate: Run) -> tuple[Run, Measured | None, list[str]]:
+def at_its_best(control: Run, folder: Path, candidate: Run) -> tuple[Run, Measured | None, list[str]]:
     """Return what a candidate is best held against: a control's float64 run, or the control with measured floors.
 
     The runs that measured the floors stand beside the control (``record --control --floor``). One that is gone is

@@ -13,6 +13,24 @@ from ._run import Key, RankStep
 from ._verdict import Cause, Finding, Floor, Phase
 
 
+@dataclass(frozen=True)
+class Measurement:
+    """One comparison with the control, whether it deviates or not.
+
+    Attributes:
+        error: Relative error of the logical tensor.
+        floor: What it was held against.
+        by_rank: Rank -> relative error of that rank's own copy, where each rank holds one.
+    """
+
+    step: int
+    phase: Phase
+    name: str
+    error: float
+    floor: float
+    by_rank: dict[int, float]
+
+
 @dataclass
 class Tally:
     """What a layer's examination adds up to besides its findings.
@@ -28,6 +46,7 @@ class Tally:
         cancelled: Largest ratio so far of that size to the gradient itself.
         unplaced: Parameters whose parts do not make up the control's, so that nothing of theirs can be held against it.
         lost_ties: Parameters that modules share in the control and not in the candidate.
+        measured: The comparisons, in the order in which they were made.
     """
 
     checked: int = 0
@@ -40,6 +59,7 @@ class Tally:
     cancelled: dict[str, float] = field(default_factory=dict)
     lost_ties: set[str] = field(default_factory=set)
     unplaced: set[str] = field(default_factory=set)
+    measured: list[Measurement] = field(default_factory=list)
 
 
 @dataclass
@@ -64,6 +84,12 @@ class StepContext:
     def accepted(self, error: float) -> None:
         """Raise the floor of what is judged from here on in this step by an error that was accepted."""
         self.floors = replace(self.floors, upstream=max(self.floors.upstream, error))
+
+    def measured(
+        self, phase: Phase, name: str, error: float, floor: float, by_rank: dict[int, float] | None = None
+    ) -> None:
+        """Keep a comparison for the map of errors."""
+        self.tally.measured.append(Measurement(self.step, phase, name, error, floor, by_rank or {}))
 
     @property
     def num_ranks(self) -> int:

@@ -34,6 +34,7 @@ def initial_parameters(ctx: StepContext) -> list[Finding]:
             ctx.tally.drift = max(ctx.tally.drift, error)  # what the steps before it made, which nobody recorded
             error = 0.0
         differ = logical.spread / scale > floor.value
+        ctx.measured(Phase.INIT, name, max(error, logical.spread / scale), floor.value)
         inferred = any(row is not None and row.site.placement.startswith("inferred") for row in held.values())
         if inferred and error > floor.value:
             ctx.tally.unproved.setdefault(name, "its parts on the ranks do not make up the control's")
@@ -75,6 +76,7 @@ def activations(ctx: StepContext) -> list[Finding]:
         ctx.tally.checked += 1
         floor = ctx.floors.at(ctx.step, depth=depth, of=(Site.ACTIVATION, name))
         error = max(relative_error(candidate, control), spread)
+        ctx.measured(Phase.FORWARD, f"{name or 'model'}{f':{part}' if part else ''}", error, floor.value)
         if error <= floor.value and candidate.finite == control.finite:
             worst = max(worst, error)
             continue
@@ -233,6 +235,7 @@ def loss(ctx: StepContext) -> list[Finding]:
     ctx.tally.checked += 1
     floor = ctx.floors.at(ctx.step, of=(LOSS, LOSS))
     error = abs(candidate - control) / max(abs(control), 1e-6)
+    ctx.measured(Phase.LOSS, "loss", error, floor.value)
     if error <= floor.value or candidate == control or (math.isnan(control) and math.isnan(candidate)):
         return []
     because = (

@@ -35,6 +35,13 @@ class GradientRow:
     held: dict[int, DigestRow | None]
 
     @property
+    def by_rank(self) -> dict[int, float]:
+        """Rank -> relative error of its own copy; empty where the ranks hold parts."""
+        whole = {rank: row.digest for rank, row in self.held.items() if row is not None and not row.site.global_shape}
+        copies = {rank: digest for rank, digest in whole.items() if digest.shape == self.control.shape}
+        return {rank: relative(distance(digest, self.control), self.scale) for rank, digest in copies.items()}
+
+    @property
     def missing(self) -> bool:
         """Whether some rank has no gradient where the control has one."""
         return self.logical is None or bool(self.logical.missing)

@@ -165,6 +165,7 @@ def parameters(ctx: StepContext) -> list[Finding]:
         floor = ctx.floors.at(ctx.step, of=(Site.PARAMETER_AFTER, name))
         scale = max(control.norm, _rate(ctx) * ctx.tally.scales.get(name, 0.0) / _scaled_by(ctx), 1e-30)
         error, spread = distance(logical.digest, control) / scale, logical.spread / scale
+        ctx.measured(Phase.OPTIMIZER, name, max(error if ctx.comparable else 0.0, spread), floor.value)
         if spread <= sharp and not ctx.comparable:
             continue
         if spread <= sharp and error > sharp and scale_free and _amplified(ctx, name, error * scale, control):

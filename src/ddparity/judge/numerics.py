@@ -18,7 +18,7 @@ _MAX_FINDINGS = 200
 
 
 def judge(
-    control: Run, candidate: Run, measured: Measured | None = None
+    control: Run, candidate: Run, measured: Measured | None = None, tally: Tally | None = None
 ) -> tuple[LayerVerdict, list[Finding], dict[str, Any]]:
     """Hold a candidate's numbers against the control's.
 
@@ -26,11 +26,13 @@ def judge(
         control: The control.
         candidate: The candidate.
         measured: What rounding makes of the control, where that was measured.
+        tally: Collects what was compared, for those who want more of it than the findings.
 
     Returns:
         The verdict, the findings (the first is the first deviation, the others follow from it) and the merge plan.
     """
-    tally = Tally(lost_ties=_ties(control) - _ties(candidate))
+    tally = tally or Tally()
+    tally.lost_ties = _ties(control) - _ties(candidate)
     floors = replace(floors_of(control, candidate), measured=measured or Measured())
     steps = steps_of(control, candidate)
     findings: list[Finding] = []

@@ -4,10 +4,16 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from ddparity._plain import plain
+from ddparity.judge import ErrorMap
 from ddparity.judge._verdict import Finding, Verdict
-from ddparity.report._wording import GLYPHS, layers, plural, ranks, shown, word
+from ddparity.report._heat import STYLE as HEAT_STYLE
+from ddparity.report._heat import heat
+from ddparity.report._wording import GLYPHS, followers, layers, locus, plural, ranks, roots, shown, word
 
 _MAX_FINDINGS = 1000
+_MAX_LOCI = 20
+_FEW = 6
+"""So many findings are shown without being asked for."""
 STYLE = """
 :root { color-scheme: light dark; --page: #fff; --card: #f6f7f9; --text: #1b1f24; --soft: #57606a; --line: #d0d7de;
   --pass: #116329; --deviates: #b3121d; --inconclusive: #7d4e00; --not-tested: #57606a; }
@@ -24,13 +30,25 @@ code, .name { font-family: ui-monospace, monospace; overflow-wrap: anywhere; }
 .status { font-weight: 700; } .pass { color: var(--pass); } .deviates { color: var(--deviates); }
 .inconclusive { color: var(--inconclusive); } .not-tested { color: var(--not-tested); }
 .notice { border-left: .3rem solid var(--inconclusive); padding: .5rem 1rem; background: var(--card); }
-.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; }
+.locus { margin-bottom: 1rem; border-left: .3rem solid var(--deviates); }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1rem; margin: .5rem 0; }
+dt { color: var(--soft); } dd { margin: 0; } summary { cursor: pointer; padding: .25rem 0; }
+pre { overflow-x: auto; padding: .5rem .75rem; border: 1px solid var(--line); border-radius: .25rem;
+  margin: .5rem 0 0; }
+@media (max-width: 40rem) { dl { grid-template-columns: 1fr; } }
+.wide { overflow-x: auto; margin-bottom: 1rem; } caption { padding-bottom: .25rem; text-align: left; }
+table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .4rem .6rem; border-bottom: 1px solid var(--line); }
 """
 
 
-def render_html(verdict: Verdict) -> str:
-    """Return a verdict as a whole HTML page; everything that comes from a trace is escaped."""
+def render_html(verdict: Verdict, errors: ErrorMap | None = None) -> str:
+    """Return a verdict as a whole HTML page; everything that comes from a trace is escaped.
+
+    Args:
+        verdict: The verdict.
+        errors: Every comparison that was made of the numbers, for the heat maps.
+    """
     title = f"{_text(verdict.candidate)} against {_text(verdict.control)}"
     return f"""<!doctype html>
 <html lang="en">
@@ -39,7 +57,7 @@ def render_html(verdict: Verdict) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>ddparity: {title}</title>
-<style>{STYLE}</style>
+<style>{STYLE}{HEAT_STYLE}</style>
 </head>
 <body>
 <main>
@@ -48,8 +66,11 @@ def render_html(verdict: Verdict) -> str:
 {_partial(verdict)}{_notes(verdict)}
 <h2>Verdicts</h2>
 <div class="cards">{_cards(verdict)}</div>
-<h2>Findings</h2>
+<h2>First deviations</h2>
+{_loci(verdict)}
+{_heat(verdict, errors)}<h2>All findings</h2>
 {_findings(verdict)}
+{_throughput(verdict)}
 <h2>What varied</h2>
 {_varied(verdict)}
 <h2>Merge plan</h2>
@@ -58,6 +79,11 @@ def render_html(verdict: Verdict) -> str:
 </body>
 </html>
 """
+
+
+def _heat(verdict: Verdict, errors: ErrorMap | None) -> str:
+    tables = "" if errors is None else heat(errors, verdict.first("numerics"))
+    return f"<h2>How far every tensor is from the control</h2>{tables}" if tables else ""
 
 
 def _text(value: object) -> str:
@@ -85,32 +111,80 @@ def _cards(verdict: Verdict) -> str:
     return "".join(cards)
 
 
+def _loci(verdict: Verdict) -> str:
+    """Return the first deviation of each layer, whole: where, how far, against what, why, and what to do next."""
+    found = [(i, f) for name, _ in layers(verdict) for i, f in roots(verdict, name)]
+    return (
+        "".join(_locus(verdict, index, finding) for index, finding in found[:_MAX_LOCI]) or "<p>Nothing deviates.</p>"
+    )
+
+
+def _locus(verdict: Verdict, index: int, finding: Finding) -> str:
+    rows = [("where", f'<span class="name">{_text(locus(finding))}</span>')]
+    if who := ranks(finding):
+        rows.append(("ranks", _text(who)))
+    rows.append(("evidence", _evidence(finding)))
+    if finding.floor is not None:
+        rows.append(("held against", f"{shown(finding.floor.value)} ({_text(finding.floor.source)})"))
+    cause = f"{_text(finding.cause.text)} <code>{_text(finding.cause.code)}</code>, {_text(finding.cause.confidence)}"
+    rows.append(("likely cause", cause))
+    advice, _, command = finding.next.partition(" Then: ")
+    if advice:
+        rows.append(("next", _text(advice)))
+    listed = "".join(f"<dt>{name}</dt><dd>{value}</dd>" for name, value in rows)
+    shell = f'<pre tabindex="0"><code>{_text(command)}</code></pre>' if command else ""
+    behind = followers(verdict, index)
+    more = f'<p class="soft">{plural(len(behind), "finding")} {"follow" if len(behind) > 1 else "follows"} from it.</p>'
+    title = f"<h3>{_text(finding.layer)}: #{index}</h3>"
+    return f'<section class="card locus">{title}<dl>{listed}</dl>{shell}{more if behind else ""}</section>'
+
+
+def _evidence(finding: Finding) -> str:
+    told = [f"{_text(key.replace('_', ' '))}: <b>{escape(shown(value))}</b>" for key, value in finding.evidence.items()]
+    return "<br>".join(told) or "-"
+
+
 def _findings(verdict: Verdict) -> str:
     if not verdict.findings:
         return "<p>None.</p>"
-    heads = ("#", "layer", "where", "evidence", "held against", "likely cause", "next")
+    heads = ("#", "layer", "where", "error", "cause", "follows from")
     rows = [_finding(index, finding) for index, finding in enumerate(verdict.findings[:_MAX_FINDINGS])]
     left = len(verdict.findings) - len(rows)
     more = f"<p>{left} more are in the JSON document.</p>" if left > 0 else ""
-    return _table("Every deviation in the order of computation; the first of a layer is its locus", heads, rows) + more
+    table = _table("Every deviation in the order of computation", heads, rows) + more
+    opened = " open" if len(verdict.findings) <= _FEW else ""
+    return f"<details{opened}><summary>{plural(len(verdict.findings), 'finding')}</summary>{table}</details>"
 
 
 def _finding(index: int, finding: Finding) -> Sequence[str]:
-    step = "" if finding.step is None else f"step {finding.step}, "
-    where = (
-        f'{step}{_text(finding.phase.value)}: {_text(finding.site)}<br><span class="name">{_text(finding.name)}</span>'
-    )
+    where = f'<span class="name">{_text(locus(finding))}</span>'
     if who := ranks(finding):
         where += f"<br>ranks: {_text(who)}"
-    evidence = "<br>".join(f"{_text(key)}: {escape(shown(value))}" for key, value in finding.evidence.items())
-    floor = "" if finding.floor is None else f"{shown(finding.floor.value)} ({_text(finding.floor.source)})"
-    cause = (
-        f"{_text(finding.cause.text)}<br><code>{_text(finding.cause.code)}</code>, {_text(finding.cause.confidence)}"
+    error = finding.evidence.get("relative_error")
+    floor = "" if finding.floor is None else f" (floor {shown(finding.floor.value)})"
+    follows = "" if finding.follows is None else f"follows from #{finding.follows}"
+    cause = f"<code>{_text(finding.cause.code)}</code>, {_text(finding.cause.confidence)}"
+    return (
+        str(index),
+        _text(finding.layer),
+        where,
+        f"{escape(shown(error))}{floor}" if error is not None else "",
+        cause,
+        follows,
     )
-    if finding.follows is not None:
-        cause += f"<br>follows from #{finding.follows}"
-    command = f"<code>{_text(finding.next)}</code>" if finding.next else ""
-    return (str(index), _text(finding.layer), where, evidence, floor, cause, command)
+
+
+def _throughput(verdict: Verdict) -> str:
+    by_rank = {k: v for k, v in verdict.throughput.items() if isinstance(v, dict)}
+    if not by_rank:
+        return ""
+    heads = list(dict.fromkeys(name for held in by_rank.values() for name in held))
+    rows = [(_text(k), *(escape(shown(held.get(name, ""))) for name in heads)) for k, held in by_rank.items()]
+    rest = [
+        f"{_text(k.replace('_', ' '))}: {escape(shown(v))}" for k, v in verdict.throughput.items() if k not in by_rank
+    ]
+    told = f"<p>{'; '.join(rest)}</p>" if rest else ""
+    return f"<h2>Throughput</h2>{_table('Median milliseconds of a step', ('rank', *heads), rows)}{told}"
 
 
 def _varied(verdict: Verdict) -> str:
