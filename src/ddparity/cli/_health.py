@@ -81,9 +81,8 @@ def recordable(checks: list[Check]) -> dict[str, str]:
     return {
         "one process": reason,
         "several processes (gloo on the CPU, nccl where there are NVIDIA devices)": ranks,
-        "layers numerics and data": reason,
+        "layers numerics, data and memory": reason,
         "layer communication (several processes)": ranks,
-        "layer memory": "not in this version: it says NOT TESTED",
     }
 
 

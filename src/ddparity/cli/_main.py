@@ -8,6 +8,8 @@ from ddparity._errors import DdparityError, ExitCode
 from ddparity.cli._app import build
 
 DEBUG_VARIABLE = "DDPARITY_DEBUG"
+_COMPLETION = "_DDPARITY_COMPLETE"
+"""Set by the script of --install-completion, together with one of the two variables that hold what was typed."""
 
 
 def main() -> None:
@@ -17,13 +19,19 @@ def main() -> None:
         if reconfigure is not None:
             reconfigure(errors="replace")  # a terminal that cannot show a glyph is no reason to fail
     try:
-        build(sys.argv[1:])()
+        build(_arguments())()
     except DdparityError as error:
         _fail(str(error), error.exit_code)
     except KeyboardInterrupt:
         _fail("interrupted", ExitCode.INTERRUPTED)
     except Exception as error:
         _fail(_unexpected(error), ExitCode.USAGE)
+
+
+def _arguments() -> list[str]:
+    """Return the words after the program's name; those being typed where a shell asks how they may go on."""
+    typed = os.environ.get("_TYPER_COMPLETE_ARGS") or os.environ.get("COMP_WORDS")
+    return typed.split()[1:] if typed and _COMPLETION in os.environ else sys.argv[1:]
 
 
 def _unexpected(error: Exception) -> str:

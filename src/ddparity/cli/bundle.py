@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from ddparity.cli._options import StoreOption
-from ddparity.cli._output import emit, say, table
+from ddparity.cli._output import emit, emit_json, say, table
 
 
 def bundle(
@@ -16,6 +16,7 @@ def bundle(
         bool, typer.Option("--dry-run", help="List every entry and why it is safe; write nothing.")
     ] = False,
     store: StoreOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With --dry-run: the list as one JSON document.")] = False,
 ) -> None:
     """Pack digests, facts, errors and calls of trials into one zip file, and nothing of their data.
 
@@ -28,6 +29,10 @@ def bundle(
 
     found = Store.resolve(store)
     entries = plan_bundle([found.find(name) for name in trials])
+    if dry_run and as_json:
+        rows = [{"name": each.name, "bytes": len(each.content), "why": each.why} for each in entries]
+        emit_json({"schema": 1, "entries": rows})
+        return
     if dry_run:
         emit(table(("ENTRY", "BYTES", "WHY IT IS SAFE"), [[e.name, str(len(e.content)), e.why] for e in entries]))
         return

@@ -80,8 +80,7 @@ class Settings(BaseSettings):
             UsageError: A key is not known, or a value cannot be used.
         """
         filed = _filed(store / "gateway.toml", set(cls.model_fields))
-        named = {name for name in cls.model_fields if f"{ENV_PREFIX}{name}".upper() in os.environ}
-        lower = {name: value for name, value in filed.items() if name not in named}
+        lower = {name: value for name, value in filed.items() if _variable(name) not in os.environ}
         try:
             return cls(store=store.resolve(), **{**lower, **{k: v for k, v in given.items() if v is not None}})
         except ValidationError as error:
@@ -90,6 +89,13 @@ class Settings(BaseSettings):
             raise UsageError(
                 f"The setting {name!r} cannot be used: {first['msg']}. See: ddparity serve --help"
             ) from error
+
+    @classmethod
+    def sources(cls, store: Path) -> dict[str, str]:
+        """Return what each setting that is not the default was taken from: a variable, or ``gateway.toml``."""
+        filed = dict.fromkeys(_filed(store / "gateway.toml", set(cls.model_fields)), "gateway.toml")
+        variables = {name: _variable(name) for name in cls.model_fields}
+        return filed | {name: variable for name, variable in variables.items() if variable in os.environ}
 
     @property
     def url(self) -> str:
@@ -110,6 +116,10 @@ class Settings(BaseSettings):
     def jobs_dir(self) -> Path:
         """The folder of the jobs' folders."""
         return self.store / "jobs"
+
+
+def _variable(name: str) -> str:
+    return f"{ENV_PREFIX}{name}".upper()
 
 
 def _filed(path: Path, known: set[str]) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 It needs httpx, and nothing else of the gateway.
 """
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -14,10 +13,8 @@ from typing import Any, Self
 import httpx
 
 from ddparity._errors import CommandFailed, UsageError
+from ddparity.gateway._address import TOKEN_VARIABLE, URL_VARIABLE, address
 
-URL_VARIABLE = "DDPARITY_GATEWAY_URL"
-TOKEN_VARIABLE = "DDPARITY_TOKEN"
-DEFAULT_URL = "http://127.0.0.1:8720"
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "LOST"})
 _POLL_SECONDS = 0.3
 _PATIENCE_SECONDS = 60.0
@@ -105,7 +102,7 @@ class Client:
     """
 
     def __init__(self, url: str | None = None, token: str | None = None, *, store: Path | None = None) -> None:
-        self.url = (url or os.environ.get(URL_VARIABLE) or _written(store) or DEFAULT_URL).rstrip("/")
+        self.url, _ = address(url, store)
         token = token or os.environ.get(TOKEN_VARIABLE)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(base_url=self.url, headers=headers, timeout=30)
@@ -244,13 +241,3 @@ def _quoted(part: str) -> str:
     from urllib.parse import quote
 
     return quote(part, safe="")
-
-
-def _written(store: Path | None) -> str | None:
-    """Return the address that a gateway of this store has written down."""
-    if store is None:
-        return None
-    try:
-        return str(json.loads((store / "gateway.json").read_bytes())["url"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
