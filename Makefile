@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 
-.PHONY: help demo test test-slow check lint types imports cause-pages set-up clean
+.PHONY: help demo test test-slow check lint types imports cause-pages cli-pages docs set-up clean
 
 help:
 	@echo "make demo    a healthy and a faulty training, recorded and judged"
@@ -18,6 +18,8 @@ help:
 	@echo "make test-slow    the long tests: more real trainings, the ladder with six planted faults"
 	@echo "make check   lint, formatting, types and the rule of who may import whom"
 	@echo "make cause-pages  docs/causes, made anew of the table of causes"
+	@echo "make cli-pages  docs/reference, made anew of the commands and of what they print"
+	@echo "make docs    the documentation as a site, in site/; fails on a warning"
 	@echo "make clean   remove the virtual environment"
 
 demo: $(STAMP)
@@ -44,6 +46,15 @@ imports: $(STAMP)
 # docs/causes is made of the table that `ddparity explain` reads; a test fails while they differ.
 cause-pages: $(STAMP)
 	$(BIN)/python -m ddparity.report._cause_pages docs/causes
+
+# docs/reference is made of the commands and types themselves; a test fails while they differ.
+cli-pages: $(STAMP)
+	$(BIN)/python -m ddparity.cli._reference_page docs/reference/cli.md
+	$(BIN)/python -m ddparity.cli._json_page docs/reference/json.md
+
+docs: $(STAMP)
+	test -x $(BIN)/zensical || $(PIP) --quiet -e '.[docs]'
+	$(BIN)/zensical build --clean --strict
 
 set-up: $(STAMP)
 

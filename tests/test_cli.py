@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -310,6 +311,69 @@ def test_doctor_suggests_what_comes_next(tmp_path):
     assert suggestion == "ddparity record --name ddp2 -- torchrun --nproc-per-node 2 train.py"
     add(store, "ddp2")
     assert json.loads(run("doctor", "--json", cwd=tmp_path).stdout)["suggestion"] == "ddparity compare single ddp2"
+
+
+def test_config_shows_each_setting_with_its_source(tmp_path):
+    add(Store(tmp_path / "kept"), "a")
+    (tmp_path / "kept" / "gateway.toml").write_text('port = 9000\nhost = "localhost"\n')
+    (tmp_path / "kept" / "gateway.json").write_text('{"url": "http://127.0.0.1:7777/"}')
+    env = {
+        "DDPARITY_HOME": str(tmp_path / "kept"),
+        "DDPARITY_TOKEN": "ddp_secret",
+        "DDPARITY_GATEWAY_PORT": "9001",
+        "DDPARITY_GATEWAY_DATABASE_URL": "postgresql+psycopg://me:secret@db/jobs",
+    }
+    done = run("config", "--gateway", "--json", cwd=tmp_path, **env)
+    found = {row["name"]: (row["value"], row["source"]) for row in json.loads(done.stdout)["settings"]}
+    assert found["store"] == (str(tmp_path / "kept"), "DDPARITY_HOME")
+    assert found["url"] == ("http://127.0.0.1:7777", "gateway.json in the store")
+    assert found["token"] == ("set", "DDPARITY_TOKEN")
+    assert found["gateway port"] == (9001, "DDPARITY_GATEWAY_PORT")
+    assert found["gateway host"] == ("localhost", "gateway.toml")
+    assert found["gateway slots"] == (None, "default")
+    assert found["gateway database_url"][0] == "postgresql+psycopg://***@db/jobs"
+    assert "secret" not in done.stdout
+    text = run("config", "--store", "here", cwd=tmp_path, **env, NO_COLOR="1").stdout
+    assert re.search(rf"^store +--store +{tmp_path}/here$", text, re.MULTILINE)
+    assert re.search(r"^colour +NO_COLOR +off$", text, re.MULTILINE)
+    assert not (tmp_path / "here").exists()
+
+
+def test_an_unknown_setting_of_the_gateway_is_refused(tmp_path):
+    add(Store(tmp_path / ".ddparity"), "a")
+    (tmp_path / ".ddparity" / "gateway.toml").write_text("prot = 9000\n")
+    done = run("config", "--gateway", cwd=tmp_path)
+    assert done.returncode == ExitCode.USAGE
+    assert "Did you mean 'port'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("ddparity comp", ["compare"]),
+        ("ddparity compare --al", ["--allow-stale"]),
+        ("ddparity trials ", ["list", "show"]),
+    ],
+)
+def test_a_shell_is_told_how_words_may_go_on(typed, offered, tmp_path):
+    words = str(len(typed.split(" ")) - 1)
+    done = run(cwd=tmp_path, _DDPARITY_COMPLETE="complete_bash", COMP_WORDS=typed, COMP_CWORD=words)
+    assert done.stdout.split() == offered
+    assert run(cwd=tmp_path, _DDPARITY_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=typed).stdout.count(offered[0])
+
+
+def test_the_script_for_a_shell_is_shown(tmp_path):
+    done = run("--show-completion", "bash", cwd=tmp_path, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    assert "_DDPARITY_COMPLETE=complete_bash" in done.stdout
+
+
+READERS = {"compare", "data", "ladder", "memory", "plan", "explain", "hang", "recover", "jobs", "status", "inspect"}
+READERS |= {"bundle", "config", "doctor", "trials list", "trials show", "checkpoint verify", "zoo run", "preflight"}
+
+
+@pytest.mark.parametrize("command", sorted(READERS))
+def test_what_reads_prints_a_document_too(command, tmp_path):
+    assert "--json" in run(*command.split(), "--help", cwd=tmp_path).stdout
 
 
 BROKEN = """

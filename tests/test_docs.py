@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import typer
 
 from ddparity.cli._app import build
+from ddparity.cli._json_page import json_page
 from ddparity.cli._reference_page import reference_page
 from docs_pages import PAGES, ROOT, Block, anchors, blocks, lines, links, name_of, shown_commands
 
@@ -64,7 +66,7 @@ def test_every_command_exists_with_its_options(page: Path, application: Any) -> 
         (["trials", "lost"], "No such command"),
         (["compare", "a", "b", "--jsno"], "No such option"),
         (["compare", "a"], "Missing argument"),
-        (["ladder", "--accum", "four", "--", "train.py"], "not a valid int"),
+        (["ladder", "--accum", "four", "--", "train.py"], "Invalid value for '--accum'"),
     ],
 )
 def test_the_test_of_commands_can_fail(command: list[str], words: str, application: Any) -> None:
@@ -96,9 +98,10 @@ def refused(application: Any, command: list[str], *, whole: bool) -> str | None:
     return None
 
 
-def test_the_reference_of_commands_is_that_of_the_program() -> None:
-    page = ROOT / "docs" / "reference" / "cli.md"
-    assert page.read_text(encoding="utf-8") == reference_page(), "write it anew: make cli-pages"
+@pytest.mark.parametrize(("name", "made"), [("cli.md", reference_page), ("json.md", json_page)])
+def test_the_reference_is_that_of_the_program(name: str, made: Callable[[], str]) -> None:
+    page = ROOT / "docs" / "reference" / name
+    assert page.read_text(encoding="utf-8") == made(), "write it anew: make cli-pages"
 
 
 def test_both_readmes_show_the_same_code() -> None:

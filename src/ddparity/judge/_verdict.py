@@ -50,7 +50,24 @@ class Cause(msgspec.Struct, kw_only=True):
 
 
 class Finding(msgspec.Struct, kw_only=True):
-    """One deviation."""
+    """One deviation.
+
+    Attributes:
+        layer: numerics, data, memory or communication.
+        step: The training step, from 0; None where it belongs to none.
+        phase: Where in the step.
+        name: What deviates: the qualified name of a parameter, buffer or module of the unwrapped model, or one of
+            ``loss``, ``lr``, ``grad_norm``, ``clip_coefficient``, ``loss_scale``, ``sample_ids``, ``rng``,
+            ``metric:NAME``, ``collective:OP``, ``memory:CATEGORY``, ``rank:N``.
+        site: What of it was recorded.
+        ranks: The ranks it was seen on; None where that says nothing.
+        ranks_differ: Whether the ranks differ from each other, too.
+        evidence: The numbers, by what they are.
+        floor: The noise it was held against; None where the question is one of equality.
+        cause: The likely cause.
+        follows: Index of the finding that it is a consequence of; None for a finding of its own.
+        next: What to do, and the command to run then.
+    """
 
     layer: str
     step: int | None
@@ -67,7 +84,13 @@ class Finding(msgspec.Struct, kw_only=True):
 
 
 class LayerVerdict(msgspec.Struct, kw_only=True):
-    """One layer's verdict; ``checked`` counts the comparisons that were made."""
+    """One layer's verdict.
+
+    Attributes:
+        status: What it came to.
+        checked: Number of comparisons that were made.
+        reason: Why, in words: the first deviation, or what is missing.
+    """
 
     status: Status
     checked: int = 0
@@ -84,7 +107,20 @@ class Varied(msgspec.Struct, kw_only=True):
 
 
 class Verdict(msgspec.Struct, kw_only=True):
-    """The whole answer of a comparison."""
+    """The whole answer of a comparison.
+
+    Attributes:
+        control: Id of the control.
+        candidate: Id of the trial that was judged.
+        partial: Whether a part of a recording is missing.
+        partial_reasons: What is missing.
+        varied: The facts that differ.
+        confounded: Whether more than one variable changed.
+        notes: What else has to be known.
+        merge_plan: Samples, reduction, weights and parts under which everything was judged.
+        layers: A verdict for each layer.
+        findings: Every deviation, in the order of computation within a layer.
+    """
 
     schema: int = 1
     control: str
