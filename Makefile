@@ -53,7 +53,6 @@ cli-pages: $(STAMP)
 	$(BIN)/python -m ddparity.cli._json_page docs/reference/json.md
 
 docs: $(STAMP)
-	test -x $(BIN)/zensical || $(PIP) --quiet -e '.[docs]'
 	$(BIN)/zensical build --clean --strict
 
 set-up: $(STAMP)

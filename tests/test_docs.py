@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -102,6 +103,18 @@ def refused(application: Any, command: list[str], *, whole: bool) -> str | None:
 def test_the_reference_is_that_of_the_program(name: str, made: Callable[[], str]) -> None:
     page = ROOT / "docs" / "reference" / name
     assert page.read_text(encoding="utf-8") == made(), "write it anew: make cli-pages"
+
+
+@pytest.mark.parametrize("broken", [False, True], ids=["as it is", "with a broken link"])
+def test_the_site_is_built_without_a_warning(broken: bool, tmp_path: Path) -> None:
+    pytest.importorskip("zensical")
+    shutil.copytree(ROOT / "docs", tmp_path / "docs")
+    shutil.copy(ROOT / "zensical.toml", tmp_path)
+    if broken:
+        (tmp_path / "docs" / "index.md").write_text("[nowhere](nowhere.md)\n")
+    command = [sys.executable, "-m", "zensical", "build", "--strict"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False)
+    assert (done.returncode == 0) is not broken, done.stdout + done.stderr
 
 
 def test_both_readmes_show_the_same_code() -> None:
