@@ -122,7 +122,7 @@ def test_version(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["recrod"], "No such command 'recrod'. Did you mean 'record', 'recover'?"),
+        (["recrod"], "No such command 'recrod'. Did you mean 'record', 'repro', 'recover'?"),
         (["record"], "Missing argument 'COMMAND'"),
         (["record", "--steps", "0", "--", "true"], "--steps '0' cannot be used"),
         (["record", "--level", "all", "--", "true"], "Allowed are: gradients, activations."),

@@ -58,6 +58,7 @@ def _loaded_by(statement: str) -> set[str]:
         "import ddparity.cli",
         "import ddparity.judge",
         "import ddparity.report",
+        "import ddparity.repro",
         "import ddparity.trials",
     ],
 )

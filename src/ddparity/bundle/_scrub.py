@@ -24,9 +24,13 @@ _SECRETS = (
     re.compile(rf"(?i)(?<=[-_.\s\"'?&])[\w.-]*{_SECRET_WORD}[\w.-]*[=:]\s*[^\s\"',&]+"),
     re.compile(rf"(?i)^[\w.-]*{_SECRET_WORD}[\w.-]*[=:]\s*[^\s\"',&]+"),
 )
+_BY_FORM = 6
+"""The first of them know a secret by its form, the rest by the word before it."""
 _SECRET_FLAG = re.compile(rf"(?i)--?[\w-]*{_SECRET_WORD}[\w-]*\Z")
 _ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b")
 _ABSOLUTE = re.compile(r"(?<![\w<>./])/(?:[^\s:;,'\"/<>]+/)+(?=[^\s/]*)")
+_NOT_OF_THE_SYSTEM = re.compile(rf"(?!/(?:proc|sys|dev|etc|usr|bin|lib|tmp|var/tmp)/){_ABSOLUTE.pattern}")
+_BELOW = re.compile(r"(<(?:HOME|CWD)(?:-\d+)?>)/(?:[^\s:;,'\"/<>]+/)+")
 _KEPT_TAIL = re.compile(r"(?:site-packages|lib/python3\.\d+)/.*\Z")
 _HIDDEN = "<SECRET>"
 _SHORT = 4
@@ -80,11 +84,21 @@ class Scrubber:
 
     def text(self, text: str) -> str:
         """Return a text without secrets, names and places."""
-        for pattern in _SECRETS:
+        return self._unnamed(text, _SECRETS, _ABSOLUTE)
+
+    def plain(self, text: str) -> str:
+        """Return a piece of source likewise; a word before ``=`` or ``:`` is no secret there, only what looks so is.
+
+        Paths of the system stay: a program that reads ``/proc`` needs them, and they are the same everywhere.
+        """
+        return _BELOW.sub(r"\1/", self._unnamed(text, _SECRETS[:_BY_FORM], _NOT_OF_THE_SYSTEM))
+
+    def _unnamed(self, text: str, secrets: tuple[re.Pattern[str], ...], paths: re.Pattern[str]) -> str:
+        for pattern in secrets:
             text = pattern.sub(_HIDDEN, text)
         for place in sorted(self._places, key=len, reverse=True):
             text = re.sub(rf"{re.escape(place)}(?=/|\b|\Z)", self._places[place], text)
-        text = _ABSOLUTE.sub(_shortened, text)
+        text = paths.sub(_shortened, text)
         text = _ADDRESS.sub(self._address, text)
         return self._word.sub(lambda match: self._words[match[0]], text)
 

@@ -11,7 +11,7 @@ as its i-th batch of b samples. What is banked lies in the trial's private folde
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch.utils import data
@@ -37,7 +37,19 @@ def install_bank(session: "Session") -> None:
     config = session.config
     if not config.bank and config.pinned is None and not config.fixed_batch:
         return
-    keeper = _keeper(session)
+    hand_out(session, _keeper(session))
+
+
+class Keeper(Protocol):
+    """Who sees every batch before the script does."""
+
+    def passed(self, batch: Any, stream: str = FEED, ranks: tuple[int, int] | None = None) -> Any:
+        """Take a batch and return what the script gets."""
+        ...
+
+
+def hand_out(session: "Session", keeper: Keeper) -> None:
+    """Let ``keeper`` take what loaders and ``ddparity.feed`` hand out, batch by batch, and hand out what it returns."""
     session.feeder = keeper.passed
     number = 0
 

@@ -97,10 +97,12 @@ class Session:
         from ._metrics import MetricWatch
         from ._optimizer import OptimizerWatch
         from ._patches import Patches
+        from ._synthetic import install_synthetic
 
         install_alterations(self.config)
         install_drill(self.config)
         install_bank(self)
+        install_synthetic(self)
         self.gradients = GradientWatch(self)
         self.forward = ForwardWatch(self)
         self.frameworks = FrameworkWatch(self)

@@ -33,6 +33,7 @@ COMMANDS = {
     "cancel": "End a job.",
     "bundle": "Pack trials into one file that may leave the machine.",
     "inspect": "Judge a bundle that somebody else made.",
+    "repro": "A script that shows a finding elsewhere, without data.",
     "purge": "Remove what of trials must never leave the machine.",
     "config": "Every setting, its value, and where it comes from.",
     "doctor": "What can be recorded here, and what stands in the way.",

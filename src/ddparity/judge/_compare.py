@@ -17,6 +17,10 @@ from ._verdict import Finding, LayerVerdict, Status, Verdict
 
 _PINNED = "the samples were pinned to the control's; record without --pinned to examine what the loaders hand out"
 
+_MADE_UP = (
+    "the batches were made up, the same ones for the control and the ranks, in place of what the loaders hand out"
+)
+
 
 def compare_trials(control_dir: Path, candidate_dir: Path, *, allow_stale: bool = False) -> Verdict:
     """Hold a candidate against a control.
@@ -69,6 +73,8 @@ def _data(control: Run, candidate: Run, numbers: list[Finding]) -> tuple[LayerVe
     """Judge the data, unless the samples were pinned; metrics of models that have parted tell nothing of it."""
     if candidate.trial.facts.pinned is not None:
         return LayerVerdict(status=Status.NOT_TESTED, reason=_PINNED), []
+    if candidate.trial.facts.synthetic:
+        return LayerVerdict(status=Status.NOT_TESTED, reason=_MADE_UP), []
     return data.judge(control, candidate, parted=numbers[0].step if numbers else None)
 
 

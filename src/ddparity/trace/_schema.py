@@ -175,6 +175,10 @@ class TrialFacts(msgspec.Struct, kw_only=True):
     floors: FloorTrials | None = None
     pinned: str | None = None
     """Id of the control whose banked batches were handed out in place of this trial's own (``--pinned``)."""
+    batch_dim: int = 0
+    """Dimension of the inputs along which the samples lie."""
+    synthetic: bool = False
+    """Whether batches were made up in place of what its loaders hand out (``ddparity repro``)."""
     against: str | None = None
     """Id of the control that was known when this trial was recorded; parts and slices are keyed on its indices."""
     notes: list[str] = []
@@ -214,6 +218,10 @@ class CaptureConfig(msgspec.Struct, kw_only=True):
     """Keep the batches of the recorded steps in the private folder."""
     pinned: str | None = None
     """Folder of the control whose banked batches are handed out."""
+    describe_inputs: bool = False
+    """Describe what the script reads and is handed in the private folder: shapes, ranges, padding; no values."""
+    synthetic: str | None = None
+    """File of descriptions from which inputs are made up, in place of the script's own."""
     control: bool = False
     """Whether others will be held against this trial: it keeps what they need to find their place in it."""
     against: str | None = None

@@ -101,6 +101,8 @@ def _started(spec: RecordSpec, facts: TrialFacts, folder: Path, output: IO[bytes
         neutral_dropout=spec.neutral_dropout,
         bank=spec.bank,
         pinned=None if facts.pinned is None else str(spec.store.path(facts.pinned).resolve()),
+        describe_inputs=spec.describe_inputs,
+        synthetic=spec.synthetic,
         control=spec.control,
         hang_after_s=spec.hang_after_s,
         against=None if facts.against is None else str(spec.store.path(facts.against).resolve()),

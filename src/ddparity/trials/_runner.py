@@ -17,6 +17,7 @@ import msgspec
 from ddparity._errors import TraceError, UsageError
 from ddparity.trace._atomic import write_atomically
 from ddparity.trace._environment import allowed_environment
+from ddparity.trace._inputs import InputSpecs
 from ddparity.trace._schema import ControlProof, FloorTrials, RankFacts, RankStatus, TrialFacts, TrialStatus
 from ddparity.trials._facts import find_script, git_facts, sha256_of
 from ddparity.trials._launch import check_startable, launch, outcome
@@ -152,8 +153,16 @@ def _facts_before(spec: RecordSpec, trial_id: str) -> TrialFacts:
         env=allowed_environment(os.environ),
         dtype=spec.dtype,
         neutral_dropout=spec.neutral_dropout,
+        batch_dim=spec.batch_dim,
+        synthetic=_makes_batches(spec),
         against=None if spec.control or script is None else _newest_control(spec.store, str(script)),
     )
+
+
+def _makes_batches(spec: RecordSpec) -> bool:
+    if spec.synthetic is None:
+        return False
+    return bool(msgspec.json.decode(Path(spec.synthetic).read_bytes(), type=InputSpecs).streams)
 
 
 def _banked_control(spec: RecordSpec) -> str:

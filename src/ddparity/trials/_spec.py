@@ -41,6 +41,8 @@ class RecordSpec:
         perturb: Move the inputs by one unit in the last place: one of the runs that ``floor`` asks for.
         bank: Keep a control's batches of the recorded steps, for candidates to be pinned to.
         pinned: Hand out the control's banked batches, each rank its rows, in place of the script's own.
+        describe_inputs: Describe what the script reads and is handed, without its values, in the private folder.
+        synthetic: File of such descriptions, from which inputs are made up in place of the script's own.
         hang_after_s: Seconds without a call or a step on any rank after which the run is said to hang.
         on_hang: ``dump`` (say where every rank stands, and leave it) or ``stop`` (end it, too).
         probe: Measure latency and bandwidth between two processes of this machine after a run that ended well.
@@ -71,6 +73,8 @@ class RecordSpec:
     perturb: bool = False
     bank: bool = False
     pinned: bool = False
+    describe_inputs: bool = False
+    synthetic: str | None = None
     hang_after_s: float = 60.0
     on_hang: str = "dump"
     probe: bool = False
