@@ -12,6 +12,8 @@ import pytest
 pytest.importorskip("fastapi")
 
 from ddparity._errors import CommandFailed
+from ddparity.gateway._server import server_config
+from ddparity.gateway._settings import Settings
 from ddparity.gateway.client import Client, GatewayError, GatewayUnreachable
 from gateway_harness import Gateway
 
@@ -137,3 +139,11 @@ def test_without_its_libraries_the_gateway_says_which_extra_to_install(tmp_path:
         )  # fmt: skip
         assert done.returncode == 2
         assert "pip install 'ddparity[gateway]'" in done.stderr
+
+
+@pytest.mark.parametrize(("value", "colours"), [("1", False), ("", None)])
+def test_the_log_of_a_gateway_respects_no_color(
+    value: str, colours: bool | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", value)
+    assert server_config(Settings.load(tmp_path)).use_colors is colours

@@ -32,18 +32,23 @@ def run(settings: Settings) -> None:
     address = settings.store / "gateway.json"
     write_atomically(address, json.dumps({"url": url, "pid": os.getpid()}).encode())
     print(f"ddparity: gateway at {url}, store {settings.store}", file=sys.stderr, flush=True)
-    config = uvicorn.Config(
+    try:
+        uvicorn.Server(server_config(settings)).run(sockets=[listening])
+    finally:
+        _forget(address)
+
+
+def server_config(settings: Settings) -> uvicorn.Config:
+    """Return how uvicorn serves the gateway."""
+    return uvicorn.Config(
         create_app(settings),
         log_level="warning",
         access_log=False,
+        use_colors=False if os.environ.get("NO_COLOR") else None,
         server_header=False,
         timeout_graceful_shutdown=_SHUTDOWN_SECONDS,
         proxy_headers=False,
     )
-    try:
-        uvicorn.Server(config).run(sockets=[listening])
-    finally:
-        _forget(address)
 
 
 def _need_a_token(settings: Settings) -> None:
