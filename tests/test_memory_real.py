@@ -83,7 +83,12 @@ def test_a_rank_with_an_extra_copy(judge: Judge) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "step", "code"),
-    [("retain_graph", 1, "memory.graph_retained"), ("last_batch", 8, "memory.more_than_control")],
+    [
+        ("retain_graph", 1, "memory.graph_retained"),
+        ("last_batch", 8, "memory.more_than_control"),
+        ("long_sequence", 5, "memory.more_than_control"),
+        ("large_evaluation", 4, "memory.evaluation_beyond_control"),
+    ],
 )
 def test_a_step_that_needs_more_than_the_control(judge: Judge, fault: str, step: int, code: str) -> None:
     found = first(judge(fault, ranks=2))
@@ -95,3 +100,24 @@ def test_one_rank_runs_out_of_memory(judge: Judge) -> None:
     found = first(verdict)
     assert (found.step, found.cause.code, found.name) == (5, "memory.out_of_memory", "memory:activations")
     assert (found.ranks, found.ranks_differ) == ([1], True)
+    assert verdict.first("communication") is None, "what the other rank's collective reports follows from it"
+
+
+def test_an_error_of_memory_that_is_raised_on_one_rank(judge: Judge) -> None:
+    verdict = judge("raised", ranks=2)
+    found = first(verdict)
+    assert (found.step, found.cause.code, found.ranks) == (4, "memory.out_of_memory", [1])
+    assert found.evidence["error"].startswith("OutOfMemoryError at memory_faults.py:")
+    assert verdict.layers["communication"].status is Status.DEVIATES
+    assert {each.follows for each in verdict.findings if each.layer == "communication"} == {
+        verdict.findings.index(found)
+    }
+
+
+def test_numbers_that_are_kept_are_no_growth(judge: Judge) -> None:
+    assert judge("numbers", ranks=2).layers["memory"].status is Status.PASS
+
+
+def test_which_rank_a_long_sequence_is_on_is_told(judge: Judge) -> None:
+    found = first(judge("long_sequence", ranks=2))
+    assert (found.ranks, found.ranks_differ, found.name) == ([1], True, "memory:activations")

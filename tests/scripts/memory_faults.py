@@ -24,6 +24,9 @@ FAULTS = (
     "last_batch",
     "limit",
     "numbers",
+    "long_sequence",
+    "raised",
+    "large_evaluation",
 )
 
 
@@ -86,7 +89,11 @@ def main() -> None:
         if fault == "limit" and step == 5 and rank == world - 1:
             x = x.repeat(64, 1)
             limit_memory(24 << 20)
+        if fault == "long_sequence" and step == 5 and rank == world - 1:
+            x = x[:, None].repeat(1, 9, 1)
         out = model(x)
+        if fault == "raised" and step == 4 and rank == world - 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has 1.10 GiB free")
         loss = functional.mse_loss(out, torch.zeros_like(out))
         optimizer.zero_grad()
         loss.backward(retain_graph=fault == "retain_graph")
@@ -98,8 +105,9 @@ def main() -> None:
         if fault == "detached":
             kept.append(out.detach())
         numbers.append(loss.item())
-        if fault in ("evaluation", "none") and step == 3:
-            evaluate(net, x, with_gradients=fault == "evaluation")
+        if fault in ("evaluation", "none", "large_evaluation") and step == 3:
+            many = x.repeat(8, 1) if fault == "large_evaluation" and rank == 0 else x
+            evaluate(net, many, with_gradients=fault == "evaluation")
     print(len(extra), len(kept), float(total), numbers[-1])
     if world > 1:
         dist.destroy_process_group()

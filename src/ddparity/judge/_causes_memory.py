@@ -88,4 +88,16 @@ MEMORY = (
         fix="Look at the point that is named: in forward for longer samples than the control's, checkpointing "
         "that is off, or a hook that keeps tensors; after backward for retain_graph, or outputs that are kept.",
     ),
+    KnownCause(
+        code="memory.evaluation_beyond_control",
+        meaning="An evaluation holds much more at once than the single device's evaluation at the same step.",
+        evidence="After one of its calls more is held, above what was held before the first, than one and a half times "
+        "what the control's evaluation added, the parameters once more and 2 MiB.",
+        alike=(
+            "memory.evaluation_keeps_graphs: there each call leaves more behind, with its graph.",
+            "memory.more_than_control: there it is a training step.",
+        ),
+        fix="Look for larger or longer batches in the evaluation of these ranks, for the whole set evaluated on each "
+        "rank, and for outputs that are gathered or kept on the device: reduce them to numbers, or move them away.",
+    ),
 )

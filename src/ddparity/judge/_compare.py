@@ -46,6 +46,7 @@ def compare_trials(control_dir: Path, candidate_dir: Path, *, allow_stale: bool 
     for name, layer in (("memory", memory), ("communication", communication)):
         layers[name], more = layer.judge(control, candidate)
         findings += _following(more, len(findings))
+    memory.blame(findings)
     for finding in findings:
         finding.next = f"{finding.next} Then: {_next_commands(control, candidate)}"
     reasons = control.partial_reasons() + candidate.partial_reasons()

@@ -22,7 +22,9 @@ Allowed = Callable[[MemoryRank, MemoryRank, str, int], int]
 _CATEGORIES = {
     "forward": "activations",
     "inside": "activations",
+    "before_backward": "activations",
     "backward": "gradients",
+    "before_optimizer": "gradients",
     "optimizer": "optimizer_state",
 }
 _MIN_STEPS = 3
@@ -107,6 +109,39 @@ def beyond_control(control: Run, candidate: Run, alone: MemoryRank, ranks: dict[
                 )
             ]
     return []
+
+
+def evaluation_beyond_control(alone: MemoryRank, ranks: dict[int, MemoryRank]) -> list[Finding]:
+    """Return the first evaluation that adds much more to what training holds than the control's at the same step."""
+    theirs = {each.step: each.rise for each in alone.evaluations}
+    for step in sorted(theirs):
+        found = {}
+        for rank, mine in ranks.items():
+            limit = int(_MAX_RATIO * theirs[step]) + max(mine.parameters, alone.parameters) + _MIN_EXTRA
+            rise = max((each.rise for each in mine.evaluations if each.step == step), default=0)
+            if rise > limit and _same_source(alone, mine):
+                found[rank] = rise, limit
+        if found:
+            rank = max(found, key=lambda each: found[each])
+            rise, limit = found[rank]
+            return [
+                finding(
+                    "memory.evaluation_beyond_control",
+                    category="evaluation",
+                    step=step,
+                    ranks=sorted(found),
+                    ranks_differ=len(found) < len(ranks),
+                    floor=Floor(value=float(limit), source="the control's by half more, parameters, 2 MiB; bytes"),
+                    held=size(rise),
+                    control=size(theirs[step]),
+                    more=size(rise - theirs[step]),
+                )
+            ]
+    return []
+
+
+def _same_source(alone: MemoryRank, mine: MemoryRank) -> bool:
+    return bool(alone.steps and mine.steps) and alone.steps[-1].source == mine.steps[-1].source
 
 
 def retained(alone: MemoryRank, ranks: dict[int, MemoryRank]) -> list[Finding]:

@@ -53,6 +53,16 @@ class Evaluation:
     graphs: int
     """Calls whose output holds a graph."""
 
+    @property
+    def most(self) -> int:
+        """The most that was held when a call returned."""
+        return max((before + rise for before, rise in zip(self.held, self.rises, strict=False)), default=0)
+
+    @property
+    def rise(self) -> int:
+        """How much more that was than before the first call."""
+        return self.most - self.held[0] if self.held and self.rises else 0
+
 
 @dataclass
 class MemoryRank:
@@ -79,8 +89,10 @@ class MemoryRank:
 
     @property
     def peak(self) -> tuple[int, str, int]:
-        """The most it held at a border of a phase, at which, and in which step."""
-        return max(((*step.peak, step.step) for step in self.steps), default=(0, "", -1))
+        """The most it held at a border of a phase or after a call of an evaluation, at which, and in which step."""
+        found = [(*step.peak, step.step) for step in self.steps]
+        found += [(each.most, "evaluation", each.step) for each in self.evaluations]
+        return max(found, default=(0, "", -1))
 
 
 def load_memory(run: Run) -> dict[int, MemoryRank]:

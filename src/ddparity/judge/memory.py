@@ -9,7 +9,7 @@ from ddparity._errors import TraceError
 from ._comm_run import CommRun, load_comm
 from ._memory_growth import evaluation_growth, growth
 from ._memory_oom import out_of_memory
-from ._memory_ranks import beyond_control, imbalance, retained
+from ._memory_ranks import beyond_control, evaluation_beyond_control, imbalance, retained
 from ._memory_run import MemoryRank, load_memory, size
 from ._run import Run
 from ._verdict import Finding, LayerVerdict, Status
@@ -17,6 +17,10 @@ from ._verdict import Finding, LayerVerdict, Status
 _MIN_STEPS = 5
 STABLE, TIGHT = 0.80, 0.92
 """Shares of the capacity up to which a peak is called stable, and tight; above it is prone to run out."""
+
+
+_ENDS = frozenset({"memory.out_of_memory", "memory.killed"})
+_SEEN_AS = frozenset({"rank.raised", "rank.killed", "rank.exited", "collective.late", "collective.left"})
 
 
 def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
@@ -30,6 +34,8 @@ def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
     if alone is not None:
         found += retained(alone, ranks)
         found += beyond_control(control, candidate, alone, ranks)
+        if not any(each.name == "memory:evaluation" for each in found):
+            found += evaluation_beyond_control(alone, ranks)
     checked = sum(len(each.steps) for each in ranks.values())
     if found:
         found = _in_order(found)
@@ -44,6 +50,17 @@ def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
         reason = f"{shortest} steps are too few to tell growth from starting up: record at least {_MIN_STEPS}"
         return LayerVerdict(status=Status.NOT_TESTED, checked=checked, reason=reason), []
     return LayerVerdict(status=Status.PASS, checked=checked, reason=_passed(ranks)), []
+
+
+def blame(findings: list[Finding]) -> None:
+    """Let the end of a rank that ran out of memory, which communication sees too, follow from that."""
+    root = next((n for n, each in enumerate(findings) if each.cause.code in _ENDS), None)
+    if root is None:
+        return
+    for finding in findings:
+        same = set(finding.ranks or ()) <= set(findings[root].ranks or ())
+        if finding.layer == "communication" and finding.follows is None and same and finding.cause.code in _SEEN_AS:
+            finding.follows = root
 
 
 def band(share: float) -> str:
