@@ -1,6 +1,8 @@
 """The prediction against the same step on real tensors, and what is said of it."""
 
 import json
+import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -12,6 +14,7 @@ from hypothesis import strategies as st
 from capture_harness import SCRIPTS, run
 from ddparity._errors import UsageError
 from ddparity._recipe import load_recipe
+from ddparity.judge._memory_run import MemoryRank, MemoryStep
 from ddparity.memory import (
     Bands,
     Point,
@@ -21,10 +24,12 @@ from ddparity.memory import (
     measure,
     parse_size,
     predict,
+    read_measured,
     render_curve,
     render_forecast,
 )
 from ddparity.memory._allowance import default_allowance
+from ddparity.memory._measured import most_reserved
 
 MAIN = ("-c", "from ddparity.cli._main import main; main()", "memory")
 GPT = SCRIPTS / "memory_recipe.py"
@@ -129,6 +134,17 @@ def test_bands_grow_with_the_share(stable, tight, shares):
     order = ["STABLE", "TIGHT", "OOM-PRONE"]
     found = [order.index(bands.name(share)) for share in sorted(shares)]
     assert found == sorted(found)
+
+
+def test_a_trial_that_was_recorded_on_a_device_is_a_measured_point(recorded):
+    step = MemoryStep(0, "cuda", {}, {}, 0, 5 << 30, ("", 0))
+    on_cpu = MemoryStep(0, "malloc", {}, {}, 0, 7 << 30, ("", 0))
+    ranks = [MemoryRank(0, [step, replace(step, reserved=6 << 30)]), MemoryRank(1, [step, on_cpu])]
+    assert most_reserved(ranks) == 6 << 30
+    trial = recorded("measured", [sys.executable, str(SCRIPTS / "memory_faults.py"), "none", "--steps", "2"])
+    with pytest.raises(UsageError, match="was recorded without a device"):
+        read_measured(trial.id, str(recorded.store.root))
+    assert read_measured("32=1.5GiB", None) == (32, 3 << 29)
 
 
 def test_a_peak_that_moves_is_said():

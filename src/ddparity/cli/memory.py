@@ -9,6 +9,7 @@ import typer
 
 from ddparity._errors import ExitCode, UsageError
 from ddparity._recipe import FUNCTIONS
+from ddparity.cli._options import StoreOption
 from ddparity.cli._output import emit, emit_json
 
 if TYPE_CHECKING:
@@ -46,7 +47,9 @@ def memory(
     ] = None,
     measured: Annotated[
         str | None,
-        typer.Option(metavar="BATCH=SIZE", help="A peak measured on the device: replaces the allowance."),
+        typer.Option(
+            metavar="BATCH=SIZE|TRIAL", help="A peak measured on the device, or a trial recorded there: no allowance."
+        ),
     ] = None,
     bands: Annotated[str, typer.Option(metavar="P,P", help="Percent up to which a peak is stable, and tight.")] = (
         "80,92"
@@ -55,6 +58,7 @@ def memory(
         int, typer.Option(metavar="D", help="Dimension of a script's inputs that counts samples.")
     ] = 0,
     timeout: Annotated[float, typer.Option(metavar="SECONDS", help="After which a script is given up.")] = 300.0,
+    store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
     svg: Annotated[Path | None, typer.Option("--svg", metavar="FILE", help="Also draw peak against batch.")] = None,
 ) -> None:
@@ -75,6 +79,7 @@ def memory(
         ask_recipe,
         given_allowance,
         parse_size,
+        read_measured,
         render_curve,
         render_forecast,
     )
@@ -93,7 +98,7 @@ def memory(
         parallel=parallel,
         device=device,
         allowance=extra,
-        measured=_measured(measured) if measured is not None else None,
+        measured=read_measured(measured, store) if measured is not None else None,
         limits=_limits(bands),
         batch_dim=batch_dim,
         timeout_s=timeout,
@@ -148,12 +153,3 @@ def _limits(text: str) -> "Bands":
         if 0 < stable <= tight <= 1:
             return Bands(stable=stable, tight=tight)
     raise UsageError(f"--bands {text[:40]!r} are no two percentages that grow. Write them as 80,92.")
-
-
-def _measured(text: str) -> tuple[int, int]:
-    from ddparity.memory import parse_size
-
-    batch, equals, held = text.partition("=")
-    if not equals or not batch.strip().isdecimal() or int(batch) < 1:
-        raise UsageError(f"--measured {text[:40]!r} is no batch with what it took. Write it as 32=51.5GiB.")
-    return int(batch), parse_size(held)

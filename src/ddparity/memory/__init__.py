@@ -8,6 +8,7 @@ from typing import Any
 from ._allowance import Allowance, given_allowance
 from ._curve import render_curve
 from ._fit import Bands, Forecast, Point, forecast, parse_size, size
+from ._measured import read_measured
 from ._question import Question, ask_command, ask_recipe
 from ._render import render_forecast
 
@@ -24,6 +25,7 @@ __all__ = [
     "measure",
     "parse_size",
     "predict",
+    "read_measured",
     "render_curve",
     "render_forecast",
     "size",
