@@ -18,7 +18,13 @@ _MIN_BATCHES = 4
 
 
 class AuditRow(msgspec.Struct, kw_only=True):
-    """One question and its answer."""
+    """One question and its answer.
+
+    Attributes:
+        name: The audit: shards, coverage, order, batches, split, random or labels.
+        status: What it came to.
+        text: Why, in words with numbers.
+    """
 
     name: str
     status: Status
@@ -44,7 +50,16 @@ class RankRow(msgspec.Struct, kw_only=True):
 
 
 class PassRow(msgspec.Struct, kw_only=True):
-    """One pass over a dataset on all ranks."""
+    """One pass over a dataset on all ranks.
+
+    Attributes:
+        dataset: Name of the dataset's class, or of the one it is a subset of.
+        ordinal: Which pass over it, from 0.
+        training: Whether what it delivered was trained on, False where it was evaluated; None where that is not known.
+        step: Training step at which it began.
+        length: Number of samples of the dataset, where they have an index.
+        ranks: What each rank took.
+    """
 
     dataset: str
     ordinal: int
@@ -55,7 +70,17 @@ class PassRow(msgspec.Struct, kw_only=True):
 
 
 class DataReport(msgspec.Struct, kw_only=True):
-    """All that is known of a trial's data."""
+    """All that is known of a trial's data.
+
+    Attributes:
+        trial: Id of the trial.
+        status: The worst of its audits.
+        audits: Each question with its answer.
+        passes: Which rank took what, pass by pass.
+        supply: How long training waited for its loaders, in words.
+        notes: What else has to be known.
+        findings: The deviations, as in ``compare --json``.
+    """
 
     schema: int = 1
     trial: str

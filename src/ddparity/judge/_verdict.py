@@ -35,14 +35,25 @@ class Phase(StrEnum):
 
 
 class Floor(msgspec.Struct, kw_only=True):
-    """The noise a finding was held against, and where that number comes from."""
+    """The noise a finding was held against.
+
+    Attributes:
+        value: The largest relative error that rounding explains.
+        source: Where that number comes from, in words.
+    """
 
     value: float
     source: str
 
 
 class Cause(msgspec.Struct, kw_only=True):
-    """The likely cause: ``code`` is a stable name, ``confidence`` is ``proved``, ``likely`` or ``unexplained``."""
+    """The likely cause.
+
+    Attributes:
+        code: A stable name, which ``ddparity explain`` takes.
+        text: What went wrong, in a sentence or two.
+        confidence: ``proved``, ``likely`` or ``unexplained``.
+    """
 
     code: str
     text: str
@@ -98,7 +109,14 @@ class LayerVerdict(msgspec.Struct, kw_only=True):
 
 
 class Varied(msgspec.Struct, kw_only=True):
-    """One fact that differs between control and candidate; ``part_of`` names the variable that it belongs to."""
+    """One fact that differs between control and candidate.
+
+    Attributes:
+        variable: Name of the fact.
+        control: Its value in the control.
+        candidate: Its value in the candidate.
+        part_of: The variable that it belongs to, as the launcher belongs to the world size.
+    """
 
     variable: str
     control: Any

@@ -81,7 +81,15 @@ class Row(msgspec.Struct, kw_only=True):
 
 
 class Review(msgspec.Struct, kw_only=True):
-    """The answer of ``ddparity preflight``."""
+    """The answer of ``ddparity preflight``.
+
+    Attributes:
+        status: The worst of its rows; rows that were not tested do not count.
+        nproc: The number of processes that was reviewed.
+        command: The training command, as it was given.
+        rows: Every row, in the order in which they are settled.
+        seconds: How long all of it took.
+    """
 
     schema: int = 1
     status: str

@@ -64,7 +64,15 @@ class RungResult(msgspec.Struct, kw_only=True):
 
 
 class LadderResult(msgspec.Struct, kw_only=True):
-    """The answer of ``ddparity ladder``."""
+    """The answer of ``ddparity ladder``.
+
+    Attributes:
+        status: PASS, DEVIATES, INCONCLUSIVE, FAILED or INTERRUPTED.
+        meaning: What a deviation at that rung means.
+        control: Id of the control of rung 0.
+        rungs: Every rung, those that were skipped or not reached included.
+        next: The command to run then.
+    """
 
     schema: int = 1
     status: str
