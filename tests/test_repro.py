@@ -128,6 +128,16 @@ def test_a_dictionary_keyed_by_what_it_holds_is_data() -> None:
     assert named_fields(again, "model(**batch)").streams
 
 
+def test_of_what_several_processes_saw_the_fuller_description_is_taken() -> None:
+    one, two = describe({"x": torch.ones(2)}), describe({"x": torch.ones(3)})
+    parent = InputSpecs(streams={"feed": joined(one, two)}, readers={"numpy.load": [one, two]}, files=["/a"])
+    child = InputSpecs(streams={"feed": one, "more": two}, readers={"numpy.load": [one]}, files=["/b", "/a"])
+    for found in (parent.taking(child), child.taking(parent)):
+        assert found.streams == {"feed": joined(one, two), "more": two}
+        assert found.readers == {"numpy.load": [one, two]}
+        assert sorted(found.files) == ["/a", "/b"]
+
+
 # -- sources, commands, the script
 
 

@@ -55,6 +55,7 @@ class Describer:
         self._specs = InputSpecs()
         self._numbers: dict[str, int] = {}
         self._started = time.time()
+        self._pid = os.getpid()
 
     def install(self) -> None:
         """Sit where inputs enter."""
@@ -69,6 +70,11 @@ class Describer:
             return watch(loader)
 
         data.DataLoader.__iter__ = begun  # pyrefly: ignore
+
+    def _forked(self) -> None:
+        """Begin anew in a child: a loader's worker says which files it opens, and its parent the rest."""
+        if os.getpid() != self._pid:
+            self._pid, self._specs = os.getpid(), InputSpecs()
 
     def passed(self, batch: Any, stream: str = FEED, ranks: tuple[int, int] | None = None) -> Any:
         """Describe a batch; it goes on to the script as it is."""
@@ -125,6 +131,7 @@ class Describer:
         found = os.path.abspath(os.fsdecode(path))
         if found.endswith(_CODE) or found.startswith((*_SYSTEM, *_prefixes(), self._own)):
             return
+        self._forked()
         if found in self._specs.files or len(self._specs.files) >= _MAX_FILES or not os.path.isfile(found):
             return
         if os.stat(found).st_mtime < self._started:

@@ -174,12 +174,7 @@ def _describe(control: Trial, steps: int | None, timeout_s: float) -> InputSpecs
             )
         found = InputSpecs()
         for path in sorted((store.path(ran.id) / "private" / FOLDER).glob("*.json")):
-            each = read_json(path, InputSpecs)
-            for mine, theirs in ((found.streams, each.streams), (found.readers, each.readers)):
-                mine.update(theirs)  # pyrefly: ignore
-            found.datasets.update(each.datasets)
-            found.files += [file for file in each.files if file not in found.files]
-            found.problems += [problem for problem in each.problems if problem not in found.problems]
+            found = found.taking(read_json(path, InputSpecs))
         return found
 
 

@@ -49,7 +49,7 @@ def reproduce(case: Mapping[str, Any], sources: Mapping[str, str], arguments: Se
         _check_needs(known)
         hidden = json.loads(Path(given.without).read_text()) if given.without else []
         with _folder(given.keep) as folder:
-            return _run(known, sources, folder, given.timeout, hidden)
+            return _run(known, sources, folder, given.timeout, hidden, kept=given.keep is not None)
     except msgspec.ValidationError as error:
         print(f"error: CASE was changed or is of another version: {error}", file=sys.stderr)
         return ExitCode.USAGE
@@ -77,7 +77,9 @@ def _folder(keep: str | None) -> Generator[Path]:
     yield path
 
 
-def _run(case: Case, sources: Mapping[str, str], folder: Path, timeout_s: float, hidden: list[str]) -> int:
+def _run(
+    case: Case, sources: Mapping[str, str], folder: Path, timeout_s: float, hidden: list[str], *, kept: bool
+) -> int:
     work = folder / "work"
     _write_sources(work, sources, [*case.control, *case.candidate])
     specs = folder / "inputs.json"
@@ -97,6 +99,7 @@ def _run(case: Case, sources: Mapping[str, str], folder: Path, timeout_s: float,
         candidate = _record(case, store, "candidate", case.candidate, synthetic, timeout_s)
         verdict = compare_trials(store.path(control.id), store.path(candidate.id))
     print(f"\n{render_text(verdict)}")
+    print("The trials are in store/." if kept else "The trials are thrown away; --keep FOLDER leaves them.")
     found = first_of(verdict, case.expected.layer)
     return _told(case.expected, found, f"{outcome(candidate)}{_said(store, candidate)}", ended_well(candidate))
 

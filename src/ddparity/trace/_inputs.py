@@ -80,3 +80,26 @@ class InputSpecs(msgspec.Struct, kw_only=True):
     files: list[str] = []
     hidden: list[str] = []
     problems: list[str] = []
+
+    def taking(self, other: "InputSpecs") -> "InputSpecs":
+        """Return what two processes saw together; of what both describe, the one that saw more of it."""
+        streams = dict(self.streams)
+        for name, spec in other.streams.items():
+            if name not in streams or times(spec) > times(streams[name]):
+                streams[name] = spec
+        readers = dict(self.readers)
+        for name, calls in other.readers.items():
+            if len(calls) > len(readers.get(name, [])):
+                readers[name] = calls
+        return InputSpecs(
+            streams=streams,
+            readers=readers,
+            datasets=other.datasets | self.datasets,
+            files=list(dict.fromkeys(self.files + other.files)),
+            problems=list(dict.fromkeys(self.problems + other.problems)),
+        )
+
+
+def times(spec: InputSpec) -> int:
+    """Return how many times a value came, as the shapes inside it say."""
+    return max([len(spec.shapes), *map(times, spec.items)])
