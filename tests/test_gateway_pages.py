@@ -110,6 +110,25 @@ def test_text_is_readable_in_light_and_dark(gateway: Gateway, browser: Browser, 
         assert page.locator("h1").count() == 1
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_on_any_page(gateway: Gateway, browser: Browser, tmp_path: Path, scheme: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    from ddparity.report import render_html
+    from test_report import FULL, MAP
+
+    gateway.post(f"axe-{scheme}", entry="light.py")
+    gateway.wait(f"axe-{scheme}")
+    report = tmp_path / "report.html"
+    report.write_text(render_html(FULL, MAP))
+    page = browser.new_context(color_scheme=scheme, bypass_csp=True).new_page()
+    ours = ("/", f"/jobs/axe-{scheme}", "/login", "/jobs/missing")
+    for address in [*(gateway.url + path for path in ours), report.as_uri()]:
+        page.goto(address)
+        found = Axe().run(page)
+        assert found.violations_count == 0, found.generate_report()
+
+
 LOW_CONTRAST = """() => {
   const parse = text => text.match(/[\\d.]+/g).map(Number);
   const linear = v => v / 255 <= .03928 ? v / 255 / 12.92 : ((v / 255 + .055) / 1.055) ** 2.4;
