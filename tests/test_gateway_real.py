@@ -1,6 +1,7 @@
 """The gateway with real torchrun and real trainings: the digits, the gate, the verdict, and kills."""
 
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -53,6 +54,27 @@ def test_a_recorded_job_has_its_verdict(gateway: Gateway) -> None:
     found = gateway.wait("faulty", seconds=WAIT)
     assert (found["status"], found["phases"]["verdict"]) == ("COMPLETED", "DEVIATES")
     assert gateway.get("/faulty/verdict").json()["findings"][0]["name"] == "fc2.weight"
+    if (chromium := shutil.which("chromium")) is not None:
+        _walk(gateway, chromium)
+
+
+def _walk(gateway: Gateway, chromium: str) -> None:
+    """From the list to the job, to its verdict, to the parameter that deviates, as a reader goes."""
+    from playwright.sync_api import expect, sync_playwright
+
+    before = dict(os.environ)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page()
+        page.goto(f"{gateway.url}/")
+        page.get_by_role("link", name="faulty").click()
+        expect(page.locator("#live")).to_contain_text("DEVIATES")
+        page.get_by_role("link", name="the report").click()
+        expect(page.locator(".locus").first).to_contain_text("step 0, backward: synced gradient of fc2.weight")
+        expect(page.get_by_role("row", name="fc2.weight").locator("td.first").first).to_contain_text("first")
+        browser.close()
+    os.environ.clear()
+    os.environ.update(before)
 
 
 def test_a_single_device_path_that_fails_ends_the_job_at_the_gate(gateway: Gateway) -> None:
