@@ -31,7 +31,6 @@ PLANTS = {
     "lenient": "truncated",
     "silent": "full-disk",
 }
-IN_CI = {"overlap", "swallows", "lenient"}
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ def preflight(tmp_path, monkeypatch):
             *options,
         ]
         done = subprocess.run(
-            [*command, "--", sys.executable, *script, *DIGITS, *SAVES], capture_output=True, text=True, timeout=570
+            [*command, "--", sys.executable, *script, *DIGITS, *SAVES], capture_output=True, text=True, timeout=1100
         )
         return done.returncode, json.loads(done.stdout)
 
@@ -60,7 +59,7 @@ def preflight(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_the_digits_pass_the_whole_review(preflight):
     code, review = preflight()
     assert {row["name"]: row["status"] for row in review["rows"] if row["status"] != "PASS"} in (
@@ -77,7 +76,7 @@ def test_the_digits_pass_the_whole_review(preflight):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("plant", PLANTS)
 def test_a_planted_fault_shows_in_its_row(preflight, plant):
     if plant == "silent" and shutil.which("mount") is None:
