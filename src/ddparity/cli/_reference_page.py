@@ -4,6 +4,7 @@
 """
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +47,9 @@ def _sections(command: Any, path: str, *, depth: int) -> Iterator[str]:
 
 
 def _paragraphs(text: str) -> list[str]:
-    return [" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n") if part.strip()]
+    """Return the paragraphs of a docstring; an example becomes code."""
+    found = [" ".join(part.split()) for part in inspect.cleandoc(text).split("\n\n") if part.strip()]
+    return [re.sub(r"^(For example: )?(ddparity .*)$", r"\1`\2`", each) for each in found]
 
 
 def _usage(command: Any, path: str) -> str:
@@ -61,9 +64,9 @@ def _usage(command: Any, path: str) -> str:
 def _row(parameter: Any) -> str:
     if parameter.param_type_name == "argument":
         return f"| `{_cell(_placeholder(parameter))}` | {_cell(parameter.help)} |"
-    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
-    value = "" if parameter.is_flag else f" `{_cell(_placeholder(parameter))}`"
-    return f"| {names}{value} | {_cell(parameter.help)}{_default(parameter)} |"
+    names = ", ".join((*parameter.opts, *parameter.secondary_opts))
+    shown = names if parameter.is_flag else f"{names} {_cell(_placeholder(parameter))}"
+    return f"| `{shown}` | {_cell(parameter.help)}{_default(parameter)} |"
 
 
 def _placeholder(parameter: Any) -> str:
