@@ -362,6 +362,16 @@ def test_a_shell_is_told_how_words_may_go_on(typed, offered, tmp_path):
     assert run(cwd=tmp_path, _DDPARITY_COMPLETE="complete_zsh", _TYPER_COMPLETE_ARGS=typed).stdout.count(offered[0])
 
 
+@pytest.mark.parametrize("typed", ["ddparity compare s", "ddparity compare a --store kept s", "ddparity hang s"])
+def test_a_shell_is_told_the_names_of_trials(typed, tmp_path):
+    for name in ("single", "ddp2"):
+        add(Store(tmp_path / "kept"), name)
+    words = str(len(typed.split(" ")) - 1)
+    env = {"DDPARITY_HOME": str(tmp_path / ("none" if "--store" in typed else "kept"))}
+    done = run(cwd=tmp_path, _DDPARITY_COMPLETE="complete_bash", COMP_WORDS=typed, COMP_CWORD=words, **env)
+    assert (done.stdout.split(), done.stderr) == (["single"], "")
+
+
 def test_the_script_for_a_shell_is_shown(tmp_path):
     done = run("--show-completion", "bash", cwd=tmp_path, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     assert "_DDPARITY_COMPLETE=complete_bash" in done.stdout

@@ -5,12 +5,15 @@ from typing import Annotated
 
 import typer
 
-from ddparity.cli._options import StoreOption
+from ddparity.cli._options import StoreOption, trial_names
 from ddparity.cli._output import emit, emit_json, say, table
 
 
 def bundle(
-    trials: Annotated[list[str], typer.Argument(metavar="TRIAL...", help="Names or ids; their controls come along.")],
+    trials: Annotated[
+        list[str],
+        typer.Argument(autocompletion=trial_names, metavar="TRIAL...", help="Names or ids; their controls come along."),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", metavar="FILE", help="The zip file.")] = Path("case.zip"),
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="List every entry and why it is safe; write nothing.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddparity._errors import ExitCode, UsageError
-from ddparity.cli._options import StoreOption
+from ddparity.cli._options import StoreOption, trial_names
 from ddparity.cli._output import emit, say
 
 if TYPE_CHECKING:
@@ -16,8 +16,12 @@ if TYPE_CHECKING:
 
 
 def compare(
-    control: Annotated[str, typer.Argument(metavar="CONTROL", help="Name or id of the control.")],
-    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="Name or id of the trial to judge.")],
+    control: Annotated[
+        str, typer.Argument(autocompletion=trial_names, metavar="CONTROL", help="Name or id of the control.")
+    ],
+    candidate: Annotated[
+        str, typer.Argument(autocompletion=trial_names, metavar="CANDIDATE", help="Name or id of the trial to judge.")
+    ],
     store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
     html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Also write an HTML page.")] = None,

@@ -7,7 +7,7 @@ import typer
 
 from ddparity._errors import ExitCode, UsageError
 from ddparity._plain import plain
-from ddparity.cli._options import StoreOption
+from ddparity.cli._options import StoreOption, trial_names
 from ddparity.cli._output import emit, emit_json
 
 if TYPE_CHECKING:
@@ -22,7 +22,11 @@ _MAX_FRAMES = 6
 def hang(
     targets: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TRIAL|PID...]", help="A trial, or processes of one that ddparity records."),
+        typer.Argument(
+            autocompletion=trial_names,
+            metavar="[TRIAL|PID...]",
+            help="A trial, or processes of one that ddparity records.",
+        ),
     ] = None,
     flight_recorder: Annotated[
         Path | None,

@@ -4,13 +4,20 @@ from typing import Annotated
 
 import typer
 
-from ddparity.cli._options import StoreOption
+from ddparity.cli._options import StoreOption, trial_names
 from ddparity.cli._output import emit, emit_json
 
 
 def plan(
-    control: Annotated[str, typer.Argument(metavar="CONTROL", help="Name or id of the control.")],
-    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="Name or id of the trial held against it.")],
+    control: Annotated[
+        str, typer.Argument(autocompletion=trial_names, metavar="CONTROL", help="Name or id of the control.")
+    ],
+    candidate: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=trial_names, metavar="CANDIDATE", help="Name or id of the trial held against it."
+        ),
+    ],
     store: StoreOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")] = False,
 ) -> None:

@@ -7,12 +7,14 @@ from typing import Annotated
 import typer
 
 from ddparity._errors import UsageError
-from ddparity.cli._options import StoreOption
+from ddparity.cli._options import StoreOption, trial_names
 from ddparity.cli._output import say
 
 
 def purge(
-    trials: Annotated[list[str] | None, typer.Argument(metavar="TRIAL...", help="Names or ids of trials.")] = None,
+    trials: Annotated[
+        list[str] | None, typer.Argument(autocompletion=trial_names, metavar="TRIAL...", help="Names or ids of trials.")
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="All trials of the store.")] = False,
     store: StoreOption = None,
 ) -> None:

@@ -6,12 +6,17 @@ from typing import Annotated
 import typer
 
 from ddparity._errors import ExitCode, UsageError
-from ddparity.cli._options import StoreOption
+from ddparity.cli._options import StoreOption, trial_names
 from ddparity.cli._output import say
 
 
 def repro(
-    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="Name or id of the trial with the finding.")],
+    candidate: Annotated[
+        str,
+        typer.Argument(
+            autocompletion=trial_names, metavar="CANDIDATE", help="Name or id of the trial with the finding."
+        ),
+    ],
     control: Annotated[
         str | None,
         typer.Option("--control", metavar="CONTROL", help="Default: the control it was recorded against."),

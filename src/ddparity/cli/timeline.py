@@ -6,12 +6,12 @@ from typing import Annotated
 import typer
 
 from ddparity._errors import UsageError
-from ddparity.cli._options import StoreOption
+from ddparity.cli._options import StoreOption, trial_names
 from ddparity.cli._output import emit, say
 
 
 def timeline(
-    trial: Annotated[str, typer.Argument(metavar="TRIAL", help="Name or id of a trial.")],
+    trial: Annotated[str, typer.Argument(autocompletion=trial_names, metavar="TRIAL", help="Name or id of a trial.")],
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Write it there. Default: standard output.")
     ] = None,

@@ -11,7 +11,7 @@ import typer
 
 from ddparity._errors import TraceError
 from ddparity._plain import plain
-from ddparity.cli._options import StoreOption
+from ddparity.cli._options import StoreOption, trial_names
 from ddparity.cli._output import emit, emit_json, table
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def _cells(row: dict[str, Any]) -> list[str]:
 
 @app.command("show")
 def show_trial(
-    trial: Annotated[str, typer.Argument(metavar="TRIAL", help="Name or id of a trial.")],
+    trial: Annotated[str, typer.Argument(autocompletion=trial_names, metavar="TRIAL", help="Name or id of a trial.")],
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
