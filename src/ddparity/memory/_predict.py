@@ -7,7 +7,7 @@ line through them is drawn on.
 
 import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from ddparity._recipe import Recipe
 
 from ._account import ACTIVATIONS, INPUTS, TEMPORARY, Account
 from ._fit import Point
-from ._shard import Sharding, largest_unit, parameters_of
+from ._shard import Sharding, bytes_of, largest_unit
 from ._swap import converting
 
 FAKE, REAL = "fake tensors", "small real batches"
@@ -97,7 +97,7 @@ def measure(
                     account.end_step()
         finally:
             account.close()
-    return point_of(account, model, batch, seq)
+    return point_of(account, model.parameters(), batch, seq)
 
 
 def _step(recipe: Recipe, model: Any, optimizer: Any, inputs: Any) -> None:
@@ -108,8 +108,8 @@ def _step(recipe: Recipe, model: Any, optimizer: Any, inputs: Any) -> None:
     optimizer.zero_grad()
 
 
-def point_of(account: Account, model: torch.nn.Module, batch: int, seq: int | None) -> Point:
-    """Return what an account of two steps or more says of a batch size."""
+def point_of(account: Account, trained: Iterable[torch.Tensor], batch: int, seq: int | None) -> Point:
+    """Return what an account of a step or more says of a batch size; ``trained`` are the parameters."""
     first, *later = account.steps[:-1]
     peak = max(later or [first], key=lambda each: each.bytes)
     return Point(
@@ -121,7 +121,7 @@ def point_of(account: Account, model: torch.nn.Module, batch: int, seq: int | No
         operation=peak.operation,
         module=peak.module,
         categories=peak.categories,
-        parameters=parameters_of(model),
+        parameters=bytes_of(trained),
         steps=len(account.steps) - 1,
         unit=largest_unit(),
     )

@@ -156,7 +156,7 @@ class Steps:
         if job.late:
             self._modes.append(LateBatch(self._late))
         self._modes.append(self.account)
-        optimizers = [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]
+        optimizers = _optimizers()
         if job.fake:
             self._fakes = AnsweringFakes(job.values)
             if sharding is not None or _is_sharded(tops):
@@ -173,7 +173,6 @@ class Steps:
         for optimizer in optimizers:
             self.account.hold_optimizer(optimizer)
         self._buffers = {id(buffer) for top in tops for buffer in top.buffers()}
-        self._tops = tops
 
     def _sharding(self, num_ranks: int) -> Sharding:
         if not torch.distributed.is_initialized():
@@ -261,8 +260,8 @@ class Steps:
             self.account.end_step()
         if not self._stepped:
             self.fail(ValueNeeded("the script ended before its optimizer stepped"))
-        model = nn.ModuleList(self._tops)
-        point = point_of(self.account, model, self.job.batch, self.job.seq)
+        trained = [p for each in _optimizers() for group in each.param_groups for p in group["params"]]
+        point = point_of(self.account, trained, self.job.batch, self.job.seq)
         recorder = next((mode for mode in self._modes if isinstance(mode, ValueRecorder)), None)
         self._tell({"point": asdict(point), "values": recorder.values if recorder is not None else {}})
 
@@ -292,6 +291,10 @@ def _tops() -> list[nn.Module]:
     modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
     inner = {id(child) for module in modules for child in module._modules.values() if child is not None}
     return [each for each in modules if id(each) not in inner and any(True for _ in each.parameters())]
+
+
+def _optimizers() -> list[torch.optim.Optimizer]:
+    return [each for each in gc.get_objects() if issubclass(type(each), torch.optim.Optimizer)]
 
 
 def _is_sharded(tops: list[nn.Module]) -> bool:

@@ -6,7 +6,7 @@ for forward and backward, the buffers of a reduction) is allocated as with real 
 
 import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -80,7 +80,7 @@ def _whole_bytes(parameter: Any) -> int:
     return parameter._orig_size.numel() * parameter.sharded_param.element_size()
 
 
-def parameters_of(model: nn.Module) -> int:
-    """Return the bytes of a model's parameters, of shards what this rank holds."""
-    locals_: list[Any] = [getattr(parameter, "_local_tensor", parameter) for parameter in model.parameters()]
-    return sum(each.numel() * each.element_size() for each in locals_ if isinstance(each, torch.Tensor))
+def bytes_of(parameters: Iterable[torch.Tensor]) -> int:
+    """Return the bytes of parameters, each once; of shards what this rank holds."""
+    held: dict[int, Any] = {id(each): getattr(each, "_local_tensor", each) for each in parameters}
+    return sum(each.numel() * each.element_size() for each in held.values())
