@@ -72,6 +72,7 @@ def test_a_rank_that_does_not_come_is_named_with_its_line_while_it_hangs_and_aft
     code, told = hang("--store", str(store), "missing")
     assert (code, told["hangs"], len(told["ranks"])) == (1, False, 2)
     assert Store(store).find("missing").name == told["trial"]
+    assert f"next: ddparity hang --store {store} {told['trial']}" in (tmp_path / "output").read_text()
 
 
 def test_native_code_that_keeps_the_gil_is_told_from_a_stopped_process(tmp_path: Path) -> None:

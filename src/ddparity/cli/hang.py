@@ -242,9 +242,11 @@ def _text(processes: list["LiveProcess"], found: list["Finding"], quiet: float, 
 
 
 def _verdict(found: list["Finding"]) -> list[str]:
+    from ddparity.report._wording import shown
+
     lines: list[str] = []
     for finding in found[:1]:
         lines += ["", f"verdict: {plain(finding.cause.text)} [{finding.cause.code}]"]
-        lines += [f"  {plain(key)}: {plain(str(value))}" for key, value in finding.evidence.items() if value]
+        lines += [f"  {plain(key).replace('_', ' ')}: {shown(value)}" for key, value in finding.evidence.items()]
         lines += [f"next: {plain(finding.next)}"]
     return lines

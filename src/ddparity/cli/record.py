@@ -123,7 +123,7 @@ def _tell(facts: "TrialFacts", store: "Store", given: str | None) -> None:
         say(f"control {facts.proof.status.replace('_', ' ')}{reason}")
     if ranks and facts.status is TrialStatus.COMPLETED:
         say(f"next: {_next_command(facts, store, '' if given is None else f'--store {given} ')}")
-    elif ranks and facts.status is not TrialStatus.COMPLETED and any_ring(store.path(facts.id)):
+    elif facts.status is not TrialStatus.COMPLETED and any_ring(store.path(facts.id)):
         option = "" if given is None else f"--store {given} "
         say(f"next: ddparity hang {option}{facts.id} says how each rank ended, and which calls did not fit")
 
