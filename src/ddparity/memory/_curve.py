@@ -84,8 +84,8 @@ def _line(found: Forecast, number: int, most: float, last: int, *, label: bool) 
         told = f"batch {batch}: {size(total)}{f', {band}' if band else ''}"
         yield f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4" fill="currentColor"><title>{escape(told)}</title></circle>'
     if label and places:
-        x, y, *_ = places[-1]
-        yield _text(x - 8, y - 9, f"length {found.points[-1].seq}", "end")
+        x, y, *_ = places[0]  # the names of the bands stand at the other end
+        yield _text(x + 8, y + 16, f"length {found.points[-1].seq}", "start")
 
 
 def _text(x: float, y: float, text: str, anchor: str) -> str:
