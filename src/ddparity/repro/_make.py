@@ -89,6 +89,7 @@ def make_repro(options: ReproOptions, say: Callable[[str], None] = lambda _: Non
     steps = _last_step(control, candidate, expected.step)
     say("the control runs once more, to describe its inputs: shapes, dtypes, ranges, padding, no value")
     seen = _describe(control, steps, options.timeout_s)
+    seen.files = [file for file in seen.files if Path(file) not in sources]  # configuration comes along
     scrub, layout = Scrubber(trials), Layout(Path(candidate.facts.cwd), sources)
     texts = {layout.targets[path]: cleaned(text, scrub) for path, text in sources.items()}
     inputs = named_fields(checked_inputs(seen), "\n".join(texts.values()))
