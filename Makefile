@@ -25,8 +25,10 @@ help:
 demo: $(STAMP)
 	$(BIN)/ddparity demo
 
+# Two files at a time; what takes longest starts real ranks, so that more would only wait for each other.
+JOBS ?= 2
 test: $(STAMP)
-	$(BIN)/python -m pytest -m "not slow" $(TESTS)
+	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile $(TESTS)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(TESTS)

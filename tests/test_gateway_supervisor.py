@@ -1,5 +1,6 @@
 """The supervisor by itself, with commands that need neither torch nor a gateway."""
 
+import json
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ddparity.gateway.supervisor import JobFolder, JobSpec, Phase, Result
+from ddparity.gateway.supervisor._ranks import Ranks
 
 pytestmark = pytest.mark.timeout(60)
 TRAIN = Phase(name="train", command=["true"])
@@ -94,3 +96,23 @@ def test_five_supervisors_of_one_job_run_it_once(tmp_path: Path) -> None:
     assert codes[0] == 0
     assert set(codes[1:]) <= {75, 76}
     assert (tmp_path / "runs").read_text() == "run\n"
+
+
+@pytest.mark.parametrize(
+    ("listed", "said"),
+    [
+        ({"0": {"exit_code": 2, "time": 5.0}}, "rank 0 raised SystemExit: 2"),
+        ({"0": {"exit_code": 1, "time": 5.1}, "1": {"exit_code": -9, "time": 5.0}}, "rank 1 was killed by SIGKILL"),
+        ({}, "rank 1 ended without a word: it was killed, or it left by os._exit"),
+    ],
+)
+def test_a_rank_that_the_launcher_ended_is_not_the_first_to_blame(tmp_path: Path, listed: object, said: str) -> None:
+    for rank in range(2):
+        mark = {"pid": 2**22 + rank, "start": 1, "time": 1.0}
+        (tmp_path / f"rank-{rank:05d}.json").write_text(json.dumps(mark))
+    (tmp_path / "ending-00000.json").write_text(json.dumps({"finished": False, "time": 4.9, "error": "SystemExit: 2"}))
+    (tmp_path / "failures-0.json").write_text(json.dumps(listed))
+    ranks = Ranks(tmp_path, 2)
+    ranks.look()
+    assert set(ranks.died) == {0, 1}
+    assert ranks.first_error() == said

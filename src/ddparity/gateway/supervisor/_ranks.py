@@ -59,11 +59,12 @@ class Ranks:
             for rank, each in failures.items()
             if each.exit_code < 0 and -each.exit_code != signal.SIGTERM and not self._finished(rank)
         ]
-        killed += [
-            (when, rank, _silent(self._statuses.get(rank)))
-            for rank, when in self.died.items()
-            if rank not in endings and rank not in failures and not self._was_asked_to_end(rank)
-        ]
+        if not any(rank in self._marks for rank in failures):  # else the launcher ended those that it does not list
+            killed += [
+                (when, rank, _silent(self._statuses.get(rank)))
+                for rank, when in self.died.items()
+                if rank not in endings and not self._was_asked_to_end(rank)
+            ]
         raised = [(end.time, rank, f"raised {end.error}") for rank, end in endings.items() if end.error]
         other = [(each.time, rank, _ended(each.exit_code)) for rank, each in failures.items()]
         for group in (killed, raised, other):
