@@ -18,6 +18,7 @@ import pytest
 import synthetic
 from ddparity._errors import TraceError
 from ddparity.bundle import open_bundle, plan_bundle, write_bundle
+from ddparity.bundle._parts import SKETCHES, by_number, by_place
 from ddparity.bundle._scrub import Scrubber
 from ddparity.bundle._veil import INDEX_LIMIT, Veil
 from ddparity.judge import Status, Verdict, compare_trials
@@ -114,6 +115,7 @@ def test_identities_of_samples_cannot_be_checked_against_a_guess(case, recorded)
     hashes = {row.digest.hash for rank in trial.ranks for row in rank.digests} - {None}
     sketches = {row.digest.sketch.tobytes() for rank in trial.ranks for row in rank.digests}
     everything = b"".join(entry.content for entry in case.entries)
+    everything += by_number(next(entry.content for entry in case.entries if entry.name == SKETCHES))
     assert len(ids) == 24
     assert not [value for value in ids | hashes if value > INDEX_LIMIT and struct.pack("<Q", value) in everything]
     assert not [raw for raw in sketches if raw in everything and any(raw)]
@@ -216,3 +218,10 @@ def test_eight_ranks_of_two_hundred_tensors_fit_in_twenty_megabytes(tmp_path):
     candidate = synthetic.write_trial(training, tmp_path / "candidate")
     assert len(training.parameters) == 200
     assert write_bundle(plan_bundle([control, candidate]), tmp_path / "case.zip") < 20e6
+
+
+def test_numbers_ordered_by_the_place_of_their_bytes_come_back():
+    numbers = np.random.default_rng(0).normal(size=(7, 128)).astype("<f8").tobytes()
+    assert by_number(by_place(numbers)) == numbers
+    assert by_place(numbers) != numbers
+    assert by_number(by_place(b"")) == b""

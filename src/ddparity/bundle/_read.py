@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from ddparity._errors import TraceError
-from ddparity.bundle._parts import SKETCHES, restored_digests
+from ddparity.bundle._parts import SKETCHES, by_number, restored_digests
 from ddparity.bundle._write import HEAD, VERSION, BundleHead
 from ddparity.trace._schema import SKETCH_SIZE
 
@@ -40,7 +40,7 @@ def open_bundle(path: Path, folder: Path) -> BundleHead:
             raw = _content(archive, infos[SKETCHES], path) if SKETCHES in infos else b""
             if len(raw) % (8 * SKETCH_SIZE):
                 raise TraceError(_refused(path, f"{SKETCHES} has {len(raw)} bytes"))
-            sketches = np.frombuffer(raw, dtype="<f8").reshape(-1, SKETCH_SIZE)
+            sketches = np.frombuffer(by_number(raw), dtype="<f8").reshape(-1, SKETCH_SIZE)
             for name, info in infos.items():
                 if name not in (HEAD, SKETCHES):
                     _unpack(archive, info, folder, sketches, path)

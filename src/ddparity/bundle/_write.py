@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from ddparity._errors import UsageError
-from ddparity.bundle._parts import SKETCHES, parts_of, why
+from ddparity.bundle._parts import SKETCHES, by_place, parts_of, why
 from ddparity.bundle._scrub import Scrubber
 from ddparity.bundle._veil import Veil
 from ddparity.trace import TrialFacts, read_trial
@@ -61,7 +61,7 @@ def plan_bundle(folders: list[Path]) -> list[Entry]:
         for key, trial in trials.items()
         for name, content in parts_of(trial, f"trials/{key}", scrub, veil)
     ]
-    entries.append(Entry(SKETCHES, veil.sketches()))
+    entries.append(Entry(SKETCHES, by_place(veil.sketches())))
     controls = [key for key, trial in trials.items() if trial.facts.control]
     pairs = []
     for key, trial in trials.items():
