@@ -1,19 +1,10 @@
 """The launch without a fault: the ranks, their data, memory and calls, and the numbers on the way up."""
 
 from ddparity._errors import TraceError
-from ddparity.judge import Status
 from ddparity.judge.communication import examine_trial
 from ddparity.preflight._ground import Ground
-from ddparity.preflight._rows import DEVIATES, INCONCLUSIVE, NOT_TESTED, PASS, Row
-from ddparity.trials._ladder import DEVIATES as RUNG_DEVIATES
+from ddparity.preflight._rows import DEVIATES, INCONCLUSIVE, PASS, Row
 from ddparity.trials._ladder import FAILED, broken, climb, worked
-
-_STATUS = {
-    Status.PASS: PASS,
-    Status.DEVIATES: DEVIATES,
-    Status.INCONCLUSIVE: INCONCLUSIVE,
-    Status.NOT_TESTED: NOT_TESTED,
-}
 
 
 def launch(ground: Ground, row: Row) -> None:
@@ -78,7 +69,7 @@ def _layer(ground: Ground, row: Row, layer: str) -> None:
     facts = ground.rehearsal
     row.trials = [facts.id]
     found = ground.verdict.layers[layer]
-    row.status, row.evidence, row.numbers = _STATUS[found.status], found.reason, {"checked": found.checked}
+    row.status, row.evidence, row.numbers = found.status.value, found.reason, {"checked": found.checked}
     first = ground.verdict.first(layer)
     if first is not None:
         row.evidence = f"{found.reason}: {first.cause.text} [{first.cause.code}]"
@@ -90,9 +81,7 @@ def ladder(ground: Ground, row: Row) -> None:
     answer = climb(ground.spec.ladder)
     row.trials = [rung.trial for rung in answer.rungs if rung.trial is not None]
     row.numbers = {"rungs": {rung.label: rung.status for rung in answer.rungs}, "stopped_at": answer.stopped_at}
-    row.status = (
-        DEVIATES if answer.status in (RUNG_DEVIATES, FAILED) else PASS if answer.status == "PASS" else INCONCLUSIVE
-    )
+    row.status = DEVIATES if answer.status in (DEVIATES, FAILED) else PASS if answer.status == "PASS" else INCONCLUSIVE
     done = [rung for rung in answer.rungs if rung.trial is not None]
     if answer.stopped_at is None:
         odd = [f"rung {rung.label}: {rung.reason}" for rung in done if rung.status not in ("PASS", "SKIPPED")]

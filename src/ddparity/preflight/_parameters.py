@@ -77,9 +77,7 @@ def _numerics(ground: Ground, facts: TrialFacts) -> tuple[str, str]:
         return DEVIATES, "the run fails"
     verdict = compare_trials(ground.folder(ground.control[0]), ground.folder(facts))
     layer = verdict.layers["numerics"]
-    names = {Status.PASS: PASS, Status.DEVIATES: DEVIATES, Status.INCONCLUSIVE: INCONCLUSIVE}
-    status = names.get(layer.status, NOT_TESTED)
-    return status, "" if status == PASS else layer.reason
+    return layer.status.value, "" if layer.status is Status.PASS else layer.reason
 
 
 def step_ms(ground: Ground, facts: TrialFacts) -> float | None:

@@ -108,8 +108,8 @@ def _lacking(ground: Ground, rows: dict[str, Row], kind: RowKind, say: Callable[
         return ""
     below = next(each for each in ROWS if each.name == kind.ground)
     base = _settle(ground, rows, below, say)
-    if base.status in (PASS, NOT_TESTED) and not (base.status == NOT_TESTED and kind.ground in ("repeat", "launch")):
-        return "" if base.status == PASS else base.evidence
-    if kind.ground == "resume" and ground.saved is not None:
+    if base.status == PASS or (kind.ground == "resume" and ground.saved is not None):
         return ""
+    if base.status == NOT_TESTED:
+        return base.evidence
     return f"means nothing while {kind.ground} is {base.status.replace('_', ' ')}"
