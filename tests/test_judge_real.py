@@ -11,7 +11,7 @@ import pytest
 import synthetic
 from ddparity._errors import ExitCode
 from ddparity.cli import main
-from ddparity.judge import Finding, Status, Verdict, compare_trials, error_map
+from ddparity.judge import Finding, Status, Verdict, compare_and_measure, compare_trials
 from ddparity.trace import TrialStatus, read_trial
 
 pytestmark = pytest.mark.timeout(240)
@@ -96,8 +96,8 @@ def test_a_healthy_run_passes(compared, common, more, ranks):
 
 def test_the_map_of_errors_is_rounding_up_to_the_first_deviation(trial):
     folders = trial("--model mlp"), trial("--model mlp --bug path", 2)
-    first = first_of(compare_trials(*folders))
-    errors = error_map(*folders)
+    verdict, errors = compare_and_measure(*folders)
+    first = first_of(verdict)
     at = next(i for i, cell in enumerate(errors.cells) if cell.error > cell.floor)
     assert (errors.cells[at].step, errors.cells[at].phase, errors.cells[at].name) == (0, "backward", first.name)
     assert sorted(errors.cells[at].by_rank) == [0, 1]

@@ -42,15 +42,18 @@ def compare(
     trials = Store.resolve(store)
     folders = trials.find(control), trials.find(candidate)
 
-    from ddparity.judge import compare_trials, error_map
+    from ddparity.judge import compare_and_measure, compare_trials
     from ddparity.report import render_html, render_json, render_text
 
-    verdict = compare_trials(*folders, allow_stale=allow_stale)
+    if html is None:
+        verdict, errors = compare_trials(*folders, allow_stale=allow_stale), None
+    else:
+        verdict, errors = compare_and_measure(*folders, allow_stale=allow_stale)
     document = render_json(verdict)
     if save:
         _save(trials, verdict, document)
     if html is not None:
-        _write(html, render_html(verdict, error_map(*folders)))
+        _write(html, render_html(verdict, errors))
     emit(document if as_json else render_text(verdict).rstrip("\n"))
     raise typer.Exit(_exit_code(verdict))
 

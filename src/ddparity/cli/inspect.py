@@ -22,7 +22,7 @@ def inspect(
     Exit code: that of the worst comparison in it, as for compare.
     """
     from ddparity.bundle import open_bundle
-    from ddparity.judge import Status, compare_trials, error_map
+    from ddparity.judge import Status, compare_and_measure
     from ddparity.report import render_html, render_text
 
     with tempfile.TemporaryDirectory(prefix="ddparity-") as folder:
@@ -30,10 +30,10 @@ def inspect(
         trials = Path(folder) / "trials"
         if not head.pairs:
             raise UsageError(f"{path} holds no candidate with its control: {', '.join(head.trials)}.")
-        verdicts = [compare_trials(trials / a, trials / b, allow_stale=True) for a, b in head.pairs]
-        page = "" if html is None else render_html(verdicts[0], error_map(*(trials / name for name in head.pairs[0])))
+        judged = [compare_and_measure(trials / a, trials / b, allow_stale=True) for a, b in head.pairs]
+    verdicts = [verdict for verdict, _ in judged]
     if html is not None:
-        html.write_text(page, encoding="utf-8")
+        html.write_text(render_html(*judged[0]), encoding="utf-8")
         say(f"written: {html}")
     if as_json:
         emit_json(verdicts[0] if len(verdicts) == 1 else verdicts)

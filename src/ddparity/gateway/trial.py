@@ -65,13 +65,13 @@ def _record(args: argparse.Namespace, command: list[str]) -> int:
 
 
 def _verdict(store: Store, control: str, candidate: str, out: Path) -> int:
-    from ddparity.judge import Status, compare_trials, error_map
+    from ddparity.judge import Status, compare_and_measure
     from ddparity.report import render_html, render_json
 
     folders = store.find(control), store.find(candidate)
-    verdict = compare_trials(*folders)
+    verdict, errors = compare_and_measure(*folders)
     write_atomically(out, render_json(verdict).encode())
-    write_atomically(out.with_suffix(".html"), render_html(verdict, error_map(*folders)).encode())
+    write_atomically(out.with_suffix(".html"), render_html(verdict, errors).encode())
     codes = {Status.DEVIATES: ExitCode.DEVIATES, Status.INCONCLUSIVE: ExitCode.INCONCLUSIVE}
     return int(codes.get(verdict.exit_status(), ExitCode.PASS))
 

@@ -4,7 +4,7 @@ from ._cause import KnownCause
 from ._causes import find_cause, known_causes
 from ._compare import compare_trials
 from ._data_report import AuditRow, DataReport, PassRow, RankRow, report_data
-from ._error_map import ErrorCell, ErrorMap, error_map
+from ._error_map import ErrorCell, ErrorMap, compare_and_measure
 from ._next_trials import PlannedTrial, TrialPlan, VariablePlan, plan_trials
 from ._prove import prove_control
 from ._resume import Resumption, judge_resumption
@@ -42,8 +42,8 @@ __all__ = [
     "VariablePlan",
     "Varied",
     "Verdict",
+    "compare_and_measure",
     "compare_trials",
-    "error_map",
     "find_cause",
     "judge_resumption",
     "known_causes",

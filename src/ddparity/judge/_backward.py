@@ -34,7 +34,7 @@ def gradients(ctx: StepContext) -> list[Finding]:
             ctx.tally.cancelled[row.name] = max(ctx.tally.cancelled.get(row.name, 1.0), ratio)
         ctx.tally.checked += 1
     own = {row.name: ctx.floors.at(ctx.step, of=(Site.SYNCED_GRADIENT, row.name)) for row in rows}
-    for row in rows:
+    for row in rows if ctx.tally.measured is not None else ():  # rank by rank it costs as much as judging
         if row.logical is not None and not row.noise:
             apart = max(row.error if ctx.comparable else 0.0, row.spread)
             ctx.measured(Phase.BACKWARD, row.name, apart, own[row.name].value, row.by_rank)

@@ -5,6 +5,7 @@ from pathlib import Path
 from ddparity.trace import ControlProof
 
 from . import communication, data, memory, numerics
+from ._context import Tally
 from ._floors import Measured
 from ._measured import measure_floors
 from ._next_trials import plan_between
@@ -22,13 +23,16 @@ _MADE_UP = (
 )
 
 
-def compare_trials(control_dir: Path, candidate_dir: Path, *, allow_stale: bool = False) -> Verdict:
+def compare_trials(
+    control_dir: Path, candidate_dir: Path, *, allow_stale: bool = False, tally: Tally | None = None
+) -> Verdict:
     """Hold a candidate against a control.
 
     Args:
         control_dir: Folder of the control trial, with ``trial.json`` and one rank.
         candidate_dir: Folder of the candidate trial.
         allow_stale: Judge although the code changed between the two; the verdict notes it.
+        tally: Collects what was compared of the numbers, for those who want more of it than the findings.
 
     Raises:
         TraceError: If a file of either trial is missing or corrupt.
@@ -37,8 +41,8 @@ def compare_trials(control_dir: Path, candidate_dir: Path, *, allow_stale: bool 
     control, candidate = load_run(control_dir), load_run(candidate_dir)
     notes = check_fresh(control.trial, candidate.trial, allow_stale=allow_stale)
     proof = control.trial.facts.proof
-    control, floors, noted = at_its_best(control, control_dir, candidate)
-    numbers, found, plan = numerics.judge(control, candidate, floors)
+    control, floors, noted = _at_its_best(control, control_dir, candidate)
+    numbers, found, plan = numerics.judge(control, candidate, floors, tally)
     layers = {"numerics": _trusted(numbers, control, proof)}
     findings = list(found)
     layers["data"], more = _data(control, candidate, found)
@@ -79,7 +83,7 @@ def _data(control: Run, candidate: Run, numbers: list[Finding]) -> tuple[LayerVe
     return data.judge(control, candidate, parted=numbers[0].step if numbers else None)
 
 
-def at_its_best(control: Run, folder: Path, candidate: Run) -> tuple[Run, Measured | None, list[str]]:
+def _at_its_best(control: Run, folder: Path, candidate: Run) -> tuple[Run, Measured | None, list[str]]:
     """Return what a candidate is best held against: a control's float64 run, or the control with measured floors.
 
     The runs that measured the floors stand beside the control (``record --control --floor``). One that is gone is

@@ -46,7 +46,7 @@ class Tally:
         cancelled: Largest ratio so far of that size to the gradient itself.
         unplaced: Parameters whose parts do not make up the control's, so that nothing of theirs can be held against it.
         lost_ties: Parameters that modules share in the control and not in the candidate.
-        measured: The comparisons, in the order in which they were made.
+        measured: The comparisons, in the order in which they were made; None where nobody asks for them.
     """
 
     checked: int = 0
@@ -59,7 +59,7 @@ class Tally:
     cancelled: dict[str, float] = field(default_factory=dict)
     lost_ties: set[str] = field(default_factory=set)
     unplaced: set[str] = field(default_factory=set)
-    measured: list[Measurement] = field(default_factory=list)
+    measured: list[Measurement] | None = None
 
 
 @dataclass
@@ -89,7 +89,8 @@ class StepContext:
         self, phase: Phase, name: str, error: float, floor: float, by_rank: dict[int, float] | None = None
     ) -> None:
         """Keep a comparison for the map of errors."""
-        self.tally.measured.append(Measurement(self.step, phase, name, error, floor, by_rank or {}))
+        if self.tally.measured is not None:
+            self.tally.measured.append(Measurement(self.step, phase, name, error, floor, by_rank or {}))
 
     @property
     def num_ranks(self) -> int:

@@ -4,10 +4,9 @@ from pathlib import Path
 
 import msgspec
 
-from . import numerics
-from ._compare import at_its_best
-from ._context import Tally
-from ._run import load_run
+from ._compare import compare_trials
+from ._context import Measurement, Tally
+from ._verdict import Verdict
 
 
 class ErrorCell(msgspec.Struct, kw_only=True):
@@ -37,18 +36,18 @@ class ErrorMap(msgspec.Struct, kw_only=True):
     cells: list[ErrorCell]
 
 
-def error_map(control_dir: Path, candidate_dir: Path) -> ErrorMap:
-    """Measure a candidate against a control, tensor by tensor, up to the step that deviates.
+def compare_and_measure(
+    control_dir: Path, candidate_dir: Path, *, allow_stale: bool = False
+) -> tuple[Verdict, ErrorMap]:
+    """Do what ``compare_trials`` does, and return every comparison of the numbers beside the verdict.
 
-    Raises:
-        TraceError: If a file of either trial is missing or corrupt.
+    The map goes up to the step that deviates.
     """
-    control, candidate = load_run(control_dir), load_run(candidate_dir)
-    control, floors, _ = at_its_best(control, control_dir, candidate)
-    tally = Tally()
-    numerics.judge(control, candidate, floors, tally)
+    measured: list[Measurement] = []
+    tally = Tally(measured=measured)
+    verdict = compare_trials(control_dir, candidate_dir, allow_stale=allow_stale, tally=tally)
     cells = [
         ErrorCell(step=m.step, phase=m.phase.value, name=m.name, error=m.error, floor=m.floor, by_rank=m.by_rank)
-        for m in tally.measured
+        for m in measured
     ]
-    return ErrorMap(cells=cells)
+    return verdict, ErrorMap(cells=cells)
