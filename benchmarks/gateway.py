@@ -25,6 +25,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from ddparity.gateway.supervisor._linux import alive, parent, pids  # noqa: E402
+
 from gateway_harness import SCRIPTS, Gateway, pids_of, tagged  # noqa: E402
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from ddparity.gateway.supervisor._linux import alive, parent
+from ddparity._linux import alive, parent
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts" / "gateway"

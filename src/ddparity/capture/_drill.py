@@ -1,6 +1,7 @@
 """What a preflight changes of a launch: the time-out of its process groups, the arguments of its wrapper."""
 
 import functools
+import inspect
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -25,8 +26,14 @@ def install_drill(config: CaptureConfig) -> None:
 
 
 def _with(original: Callable[..., Any], given: dict[str, Any]) -> Callable[..., Any]:
+    """Return a function that is called with ``given``, whatever its caller gave for these, by name or by position."""
+    places = list(inspect.signature(original).parameters)
+
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        return original(*args, **{**kwargs, **given})
+        by_place = [given.get(name, value) for name, value in zip(places, args, strict=False)]
+        taken = set(places[: len(args)])
+        rest = {name: value for name, value in given.items() if name not in taken}
+        return original(*by_place, *args[len(places) :], **{**kwargs, **rest})
 
     return call

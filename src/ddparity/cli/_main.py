@@ -1,7 +1,9 @@
 """Entry of the command line: errors become one clear message on standard error and an exit code."""
 
 import os
+import signal
 import sys
+import threading
 import traceback
 
 from ddparity._errors import DdparityError, ExitCode
@@ -18,6 +20,7 @@ def main() -> None:
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
             reconfigure(errors="replace")  # a terminal that cannot show a glyph is no reason to fail
+    _end_tidily()
     try:
         build(_arguments())()
     except DdparityError as error:
@@ -26,6 +29,18 @@ def main() -> None:
         _fail("interrupted", ExitCode.INTERRUPTED)
     except Exception as error:
         _fail(_unexpected(error), ExitCode.USAGE)
+
+
+def _end_tidily() -> None:
+    """Have SIGTERM and SIGHUP end a command as Ctrl-C does: what it started is ended and what it made is cleared up.
+
+    A signal that was ignored (nohup) stays ignored.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
 
 
 def _arguments() -> list[str]:

@@ -79,7 +79,7 @@ def _recorded(store: "Store", command: list[str]) -> Path | None:
 def _record(
     store: "Store", command: list[str], epochs: int, name: str | None, timeout: float | None, *, dry: bool, quiet: bool
 ) -> Path:
-    from ddparity.trials import RecordSpec, outcome, rank_folders, record
+    from ddparity.trials import RecordSpec, outcome, rank_folders, record, uninterrupted
 
     script = next((each for each in command if each.endswith(".py")), command[0])
     stem = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(script).stem)[:50].strip("-") or "trial"
@@ -94,7 +94,7 @@ def _record(
         loaders_only=dry,
         quiet=quiet,
     )
-    facts = record(spec)
+    facts = uninterrupted(record(spec))
     folder = store.path(facts.id)
     if not rank_folders(folder):
         reason = f"{outcome(facts)}, and nothing was recorded"

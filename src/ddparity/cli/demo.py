@@ -10,7 +10,7 @@ from ddparity.cli._scratch import KeepOption, kept_or_thrown_away
 from ddparity.judge import Finding, Status, Verdict, compare_trials
 from ddparity.report import render_text
 from ddparity.trace import TrialFacts, TrialStatus
-from ddparity.trials import RecordSpec, Store, record
+from ddparity.trials import RecordSpec, Store, record, uninterrupted
 
 WORKLOAD = "ddparity.workloads.digits"
 FAULT = "unsynced"
@@ -62,9 +62,7 @@ def _record(store: Store, name: str, arguments: list[str], *, control: bool = Fa
     facts = record(
         RecordSpec(command=command, store=store, name=name, control=control, timeout_s=TIMEOUT_S, quiet=True)
     )
-    if facts.status is TrialStatus.INTERRUPTED:
-        raise KeyboardInterrupt
-    if facts.status is TrialStatus.TIMED_OUT:
+    if uninterrupted(facts).status is TrialStatus.TIMED_OUT:
         raise CommandFailed(
             f"The training {name!r} took longer than {TIMEOUT_S:g} s. Try it alone: {' '.join(command)}"
         )

@@ -7,10 +7,10 @@ import time
 from pathlib import Path
 
 from ddparity._errors import UsageError
+from ddparity._linux import boot_id
 from ddparity.gateway._engine import Observation, Stage, log_paths
 from ddparity.gateway.supervisor import TAG_VARIABLE, JobFolder, JobSpec, Members, Result
 from ddparity.gateway.supervisor._cgroup import Cgroup
-from ddparity.gateway.supervisor._linux import boot_id
 
 _PASSED = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "PYTHONPATH", "SLURM_CONF")
 _MAX_OUTPUT = 2000

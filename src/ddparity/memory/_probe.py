@@ -7,11 +7,14 @@ import gc
 import json
 import os
 import runpy
+import signal
 import sys
 import traceback
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from ddparity._linux import die_with_parent
 
 from ._fit import Point
 from ._predict import FAKE, REAL, extrapolate
@@ -113,6 +116,7 @@ class Search:
 
 def main() -> None:
     """Run a script up to its first forward; what comes then is the search's."""
+    os.register_at_fork(after_in_child=lambda: die_with_parent(signal.SIGKILL))
     spec_file, *target = sys.argv[1:]
     folder = Path(spec_file).parent
     spec = json.loads(Path(spec_file).read_text())

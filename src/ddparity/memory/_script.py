@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ddparity._errors import UsageError
+from ddparity._linux import die_with_parent
 from ddparity._recipe import EXAMPLE
 
 from ._fit import Point
@@ -155,9 +157,16 @@ def _run(script: Script, folder: Path, timeout_s: float) -> dict[str, Any]:
     paths = [str(Path(__file__).parents[2]), *filter(None, [env.get("PYTHONPATH")])]
     env["PYTHONPATH"] = os.pathsep.join(paths)
     command = [script.python, "-m", "ddparity.memory._probe", str(folder / "spec.json"), *script.target]
+    own = os.getpid()
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(
-            command, env=env, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=lambda: die_with_parent(signal.SIGKILL, own),
         )
         try:
             process.wait(timeout_s)

@@ -10,7 +10,7 @@ from ddparity.preflight._spec import PreflightSpec
 from ddparity.trace import Trial, read_trial
 from ddparity.trace._schema import TrialFacts
 from ddparity.trials._ladder import trial_of
-from ddparity.trials._runner import record
+from ddparity.trials._runner import record, uninterrupted
 from ddparity.trials._spec import RecordSpec
 
 
@@ -29,7 +29,8 @@ class Ground:
     @cached_property
     def control(self) -> tuple[TrialFacts, bool]:
         """The control's facts, and whether the store had it."""
-        return trial_of(self.spec.climb(1), self.spec.alone)
+        facts, reused = trial_of(self.spec.climb(1), self.spec.alone)
+        return uninterrupted(facts), reused
 
     @cached_property
     def rehearsal(self) -> TrialFacts:
@@ -46,9 +47,8 @@ class Ground:
     def run(self, kind: str, command: list[str], **options: Any) -> TrialFacts:
         """Record a command; its output stays in the trial."""
         usual: dict[str, Any] = {"prove": False, "quiet": True, "timeout_s": self.spec.timeout_s, "steps": "1"}
-        return record(
-            RecordSpec(command=command, store=self.spec.store, name=f"{self.spec.name}-{kind}", **(usual | options))
-        )
+        name = f"{self.spec.name}-{kind}"
+        return uninterrupted(record(RecordSpec(command=command, store=self.spec.store, name=name, **(usual | options))))
 
     def folder(self, facts: TrialFacts) -> Path:
         """Return the folder of a trial."""

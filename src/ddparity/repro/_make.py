@@ -22,12 +22,14 @@ from ddparity.repro._sources import cleaned, imported, needs_and_stand_ins, read
 from ddparity.trace import Event, Trial, TrialFacts, TrialStatus, read_json, read_trial
 from ddparity.trace._inputs import FOLDER, InputSpecs
 from ddparity.trace._windows import parse_windows
-from ddparity.trials import RecordSpec, Store, outcome, record
+from ddparity.trials import RecordSpec, Store, outcome, record, uninterrupted
 
 LONG = 64
 """Steps up to which a training is run whole."""
 MARGIN = 4
 """Steps that a longer one runs beyond the finding and the recorded steps."""
+_PATIENCE_S = 60.0
+"""How long a reproduction that is asked to end may take to end its own ranks."""
 _ARITHMETIC = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "MKL_CBWR", "OPENBLAS_NUM_THREADS")
 _ARITHMETIC += ("CUBLAS_WORKSPACE_CONFIG", "NVIDIA_TF32_OVERRIDE", "PYTHONHASHSEED")
 
@@ -166,9 +168,7 @@ def _describe(control: Trial, steps: int | None, timeout_s: float) -> InputSpecs
                     quiet=True,
                 )
             )
-        if ran.status is TrialStatus.INTERRUPTED:
-            raise KeyboardInterrupt
-        if ran.status is not TrialStatus.COMPLETED:
+        if uninterrupted(ran).status is not TrialStatus.COMPLETED:
             raise CommandFailed(
                 f"The control does not run here any more ({outcome(ran)}), so its inputs are not known. Its command "
                 f"has to run in {facts.cwd!r} as it did when it was recorded. Try it without ddparity first."
@@ -213,6 +213,20 @@ def _write(path: Path, text: str) -> None:
         raise UsageError(f"{str(path)!r} cannot be written ({error.strerror}). Name another file with -o.") from error
 
 
+def _run_to_its_end(command: list[str], folder: str) -> "subprocess.CompletedProcess[str]":
+    """Run a command that starts others; where this one is interrupted it is asked to end them, and waited for."""
+    with subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace"
+    ) as process:
+        try:
+            out, err = process.communicate()
+        except KeyboardInterrupt:
+            process.terminate()
+            process.wait(_PATIENCE_S)
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
 def _checked(options: ReproOptions, product: Product, files: list[str], say: Callable[[str], None]) -> Product:
     say("the reproduction is run, as it would be elsewhere")
     with tempfile.TemporaryDirectory(prefix="ddparity-") as folder:
@@ -220,7 +234,7 @@ def _checked(options: ReproOptions, product: Product, files: list[str], say: Cal
         hidden.write_bytes(msgspec.json.encode(files))
         command = [sys.executable, str(options.output.resolve()), "--without", str(hidden)]
         command += ["--timeout", str(options.timeout_s)]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
+        done = _run_to_its_end(command, folder)
     if done.returncode == ExitCode.INTERRUPTED or done.returncode < 0:
         raise KeyboardInterrupt
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]

@@ -20,7 +20,7 @@ from ddparity.repro._case import PYTHON, VERSION, Case, Expected, first_of
 from ddparity.repro._layout import ELSEWHERE
 from ddparity.trace import TrialFacts, TrialStatus
 from ddparity.trace._inputs import InputSpecs
-from ddparity.trials import RecordSpec, Store, outcome, rank_folders, record
+from ddparity.trials import RecordSpec, Store, outcome, rank_folders, record, uninterrupted
 
 STAND_INS = "stand_ins"
 _TAIL = 400
@@ -144,9 +144,7 @@ def _record(
             quiet=True,
         )
     )
-    if facts.status is TrialStatus.INTERRUPTED:
-        raise KeyboardInterrupt
-    return facts
+    return uninterrupted(facts)
 
 
 def _said(store: Store, facts: TrialFacts) -> str:

@@ -2,7 +2,7 @@
 
 from ddparity.trials._launch import outcome
 from ddparity.trials._ledger import Comparison, Ledger, TrialRow
-from ddparity.trials._runner import rank_folders, record
+from ddparity.trials._runner import rank_folders, record, uninterrupted
 from ddparity.trials._spec import LEVELS, RecordSpec
 from ddparity.trials._store import Store, check_name, new_trial_id, read_facts
 
@@ -19,4 +19,5 @@ __all__ = [
     "rank_folders",
     "read_facts",
     "record",
+    "uninterrupted",
 ]

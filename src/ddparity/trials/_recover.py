@@ -15,7 +15,7 @@ from ddparity.judge import Resumption, judge_resumption
 from ddparity.trace import Event, read_trial
 from ddparity.trace._schema import TrialFacts
 from ddparity.trials._launch import outcome
-from ddparity.trials._runner import rank_folders, record
+from ddparity.trials._runner import rank_folders, record, uninterrupted
 from ddparity.trials._spec import RecordSpec
 from ddparity.trials._store import Store
 
@@ -183,6 +183,7 @@ def _record(
             quiet=spec.quiet,
         )
     )
+    uninterrupted(facts)
     if not rank_folders(spec.store.path(facts.id)):
         raise CommandFailed(
             f"The {kind} run ended ({outcome(facts)}) and recorded nothing: {shlex.join(command)}. "

@@ -55,6 +55,19 @@ def record(spec: RecordSpec) -> TrialFacts:
     return facts
 
 
+def uninterrupted(facts: TrialFacts) -> TrialFacts:
+    """Return the facts of a trial that no signal to ddparity ended: what is made of several runs ends with the first.
+
+    Raises:
+        KeyboardInterrupt: A signal ended it.
+    """
+    proof = facts.proof
+    in_repeat = proof is not None and proof.status == "NOT_PROVED" and proof.repeat is not None
+    if facts.status is TrialStatus.INTERRUPTED or in_repeat:
+        raise KeyboardInterrupt
+    return facts
+
+
 def rank_folders(folder: Path) -> list[Path]:
     """Return the folders of the ranks that wrote something into this trial, in the order of ranks.
 

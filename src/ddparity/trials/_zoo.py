@@ -17,8 +17,8 @@ import msgspec
 import ddparity
 from ddparity._errors import DdparityError, UsageError
 from ddparity.judge import Verdict, compare_trials
-from ddparity.trace._schema import TrialFacts, TrialStatus
-from ddparity.trials._runner import record
+from ddparity.trace._schema import TrialFacts
+from ddparity.trials._runner import record, uninterrupted
 from ddparity.trials._scoring import Outcome, Row, score
 from ddparity.trials._spec import RecordSpec
 from ddparity.trials._store import Store
@@ -209,9 +209,7 @@ class _Runs:
         except DdparityError as error:
             self.errors.append(f"{kind}: {error}")
             return None
-        if facts.status is TrialStatus.INTERRUPTED:
-            raise KeyboardInterrupt
-        return facts
+        return uninterrupted(facts)
 
     def judge(self, control: TrialFacts | None, kind: str, arguments: list[str]) -> Verdict | None:
         """Record a distributed run and hold it against the control, however it ended."""

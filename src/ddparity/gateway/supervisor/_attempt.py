@@ -10,7 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
-from . import _linux, _logs
+from ddparity import _linux
+
+from . import _logs
 from ._cgroup import Cgroup
 from ._folder import JobFolder
 from ._members import Members

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from . import _linux
+from ddparity import _linux
 
 
 class Window(msgspec.Struct, kw_only=True):

@@ -10,7 +10,8 @@ import os
 import signal
 import time
 
-from . import _linux
+from ddparity import _linux
+
 from ._cgroup import Cgroup
 
 TAG_VARIABLE = "DDPARITY_JOB"

@@ -4,7 +4,8 @@ import signal
 import time
 from pathlib import Path
 
-from . import _linux
+from ddparity import _linux
+
 from ._folder import read
 from ._spec import Mark, NodeError, RankEnding, RankFailure
 

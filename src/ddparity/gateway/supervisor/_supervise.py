@@ -6,7 +6,8 @@ import signal
 import time
 import traceback
 
-from . import _linux
+from ddparity import _linux
+
 from ._attempt import Running
 from ._cgroup import Cgroup
 from ._folder import JobFolder

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from ddparity.gateway.supervisor import _linux
+from ddparity import _linux
 from ddparity.gateway.supervisor._attempt import Running
 from ddparity.gateway.supervisor._folder import JobFolder
 from ddparity.gateway.supervisor._members import Members

@@ -1,10 +1,11 @@
-"""What the supervisor asks of Linux beyond the standard library: signals at a parent's death, adoption, holes in files.
+"""What is asked of Linux beyond the standard library: signals at a parent's death, adoption, holes in files.
 
 Sources: prctl(2), fallocate(2), proc(5).
 """
 
 import ctypes
 import os
+import sys
 from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -17,12 +18,20 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def die_with_parent(number: int) -> None:
+def die_with_parent(number: int, parent: int | None = None) -> None:
     """Have the kernel send this process a signal when the *thread* that started it ends.
 
-    Only a single-threaded parent may rely on it: in a pool of threads the signal comes with the end of the worker.
+    Elsewhere than on Linux nothing happens. Only a single-threaded parent may rely on it: in a pool of threads the
+    signal comes with the end of the worker.
+
+    Args:
+        number: The signal.
+        parent: The parent's pid; where it has ended before this was asked for, the signal comes at once.
     """
-    _libc().prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+    if sys.platform == "linux":
+        _libc().prctl(_PR_SET_PDEATHSIG, number, 0, 0, 0)
+        if parent is not None and os.getppid() != parent:
+            os.kill(os.getpid(), number)
 
 
 def adopt_orphans() -> None:
