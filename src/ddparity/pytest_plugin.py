@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from ddparity.trials._ladder import LadderResult
+    from ddparity.trials._ladders import LadderResult
 
 _MARK = "ddparity"
 _OPTIONS = ("nproc", "global_batch", "accum", "steps", "timeout_s")

@@ -16,6 +16,7 @@ COMMANDS = {
     "compare": "Judge a candidate against a control, layer by layer.",
     "data": "Which process got which sample; audit the loaders.",
     "ladder": "Climb from one device to many; stop where it deviates.",
+    "ladders": "The climbs of a store, done and under way.",
     "preflight": "The review before a launch; ranks are killed, disks are full.",
     "memory": "Will this batch fit: the peak of a step without a device.",
     "plan": "The next trials: one variable at a time.",

@@ -17,7 +17,7 @@ from ddparity.judge import _cause, _data_report, _next_trials, _resume, _verdict
 from ddparity.memory import _fit
 from ddparity.preflight import _rows
 from ddparity.trace import _schema
-from ddparity.trials import _ladder
+from ddparity.trials import _ladders
 
 _DOCUMENTS: dict[str, list[type]] = {
     "compare, inspect": [
@@ -31,7 +31,7 @@ _DOCUMENTS: dict[str, list[type]] = {
         _verdict.Varied,
     ],
     "data": [_data_report.DataReport, _data_report.AuditRow, _data_report.PassRow, _data_report.RankRow],
-    "ladder": [_ladder.LadderResult, _ladder.RungResult],
+    "ladder, ladders": [_ladders.LadderResult, _ladders.RungResult],
     "preflight": [_rows.Review, _rows.Row],
     "memory": [_fit.Forecast, _fit.Point],
     "recover": [_resume.Resumption],
@@ -53,7 +53,10 @@ _DOCUMENTS: dict[str, list[type]] = {
 _ABOUT = {
     "compare, inspect": "`Verdict`. `inspect` prints a list of them where a bundle holds several candidates.",
     "data": "`DataReport`.",
-    "ladder": "`LadderResult`; progress goes to standard error.",
+    "ladder, ladders": (
+        "`LadderResult`; progress goes to standard error. `ladders` without a name: "
+        '`{"schema": 1, "store", "ladders": [LadderResult], "damaged": [text]}`.'
+    ),
     "preflight": "`Review`; progress goes to standard error.",
     "memory": '`Forecast`; with `--seq`, `{"lengths": {LENGTH: Forecast}}`. Sizes are bytes.',
     "recover": "`Resumption`, with `trials` (ids of `parted`, `resumed`, `whole`) and `restart` (advice).",

@@ -11,13 +11,17 @@ from ddparity.cli._options import StoreOption
 from ddparity.cli._output import emit, emit_json, say, table
 
 if TYPE_CHECKING:
-    from ddparity.trials._ladder import LadderResult, RungResult
+    from ddparity.trials._ladders import LadderResult, RungResult
 
 # What stands behind the first word of the command is the command's own, -- or not.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
-_GLYPHS = {"PASS": "✓", "DEVIATES": "✗", "INCONCLUSIVE": "?", "FAILED": "✗"}
-_CODES = {"DEVIATES": ExitCode.DEVIATES, "FAILED": ExitCode.COMMAND_FAILED, "INTERRUPTED": ExitCode.INTERRUPTED}
-_CODES |= {"INCONCLUSIVE": ExitCode.INCONCLUSIVE}
+_GLYPHS = {"PASS": "✓", "DEVIATES": "✗", "INCONCLUSIVE": "?", "FAILED": "✗", "RUNNING": "▶"}
+CODES = {
+    "DEVIATES": ExitCode.DEVIATES,
+    "FAILED": ExitCode.COMMAND_FAILED,
+    "INTERRUPTED": ExitCode.INTERRUPTED,
+    "INCONCLUSIVE": ExitCode.INCONCLUSIVE,
+}
 
 
 def ladder(
@@ -60,6 +64,8 @@ def ladder(
 
     For example: ddparity ladder --nproc 1,2,4 --global-batch 32 -- train.py --batch-size {local_batch}
 
+    What it has come to is kept in the store after every rung: ddparity ladders NAME shows it, also while it climbs.
+
     Exit code: 1 if a rung deviates, 4 if its command failed, 3 if a rung is inconclusive, 0 if all pass.
     """
     from ddparity.trials import Store
@@ -86,7 +92,7 @@ def ladder(
         emit_json(result)
     else:
         emit(render_ladder(result, "" if store is None else f" --store {store}"))
-    raise typer.Exit(_CODES.get(result.status, ExitCode.PASS))
+    raise typer.Exit(CODES.get(result.status, ExitCode.PASS))
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -104,15 +110,19 @@ def render_ladder(result: "LadderResult", option: str = "") -> str:
     """Return the rungs as a table, and where the climb ended and why."""
     rows = [_row(rung) for rung in result.rungs]
     lines = [table(("RUNG", "STATUS", "SECONDS", "WHAT", "AGAINST THE ONE BELOW", "REASON"), rows), ""]
-    if result.stopped_at is None:
-        return "\n".join([*lines, f"{result.status}: no rung that was run deviates"])
-    stopped = next(r for r in result.rungs if r.number == result.stopped_at and r.status == result.status)
-    lines.append(f"{result.status}: stopped at rung {stopped.label or stopped.number}, {_what(result)}")
-    if result.status == "DEVIATES":
+    if result.status == "RUNNING":
+        return "\n".join([*lines, "RUNNING: the climb is under way"])
+    stopped = next((r for r in result.rungs if r.number == result.stopped_at and r.status == result.status), None)
+    if stopped is None:
+        between = "the climb was killed between two rungs" if result.status == "INTERRUPTED" else ""
+        lines.append(f"{result.status}: {between or 'no rung that was run deviates'}")
+    else:
+        lines.append(f"{result.status}: stopped at rung {stopped.label or stopped.number}, {_what(result)}")
+    if result.status == "DEVIATES" and stopped is not None:
         lines.append(f"  means     {result.meaning}")
         lines += _finding(stopped)
     if result.next:
-        lines.append(f"  next      {result.next}{option}")
+        lines.append(f"  next      {plain(result.next)}{'' if result.next == result.again else option}")
     return "\n".join(lines)
 
 

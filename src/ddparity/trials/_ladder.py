@@ -1,89 +1,45 @@
 """Climbing a ladder: rung by rung until one deviates.
 
-Nothing is kept besides the trials: a rung of which the store has a completed trial - the same command, code and
-options - is not run again, so that an interrupted climb goes on where it stopped.
+What it has come to is written after every rung, for those who look (``_ladders``); the climb itself never reads that. A
+rung of which the store has a completed trial - the same command, code and options - is not run again, so that an
+interrupted climb goes on where it stopped.
 """
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
-from ddparity._errors import TraceError
-from ddparity.judge import Status, Verdict, compare_trials, varied_between
+from ddparity._errors import DdparityError, TraceError
+from ddparity.judge import Verdict, compare_trials, varied_between
 from ddparity.trace import RankStatus, Trial, read_trial
 from ddparity.trace._environment import allowed_environment
 from ddparity.trace._schema import TrialFacts, TrialStatus
 from ddparity.trials._facts import find_script, sha256_of
+from ddparity.trials._ladders import (
+    DEVIATES,
+    FAILED,
+    INCONCLUSIVE,
+    INTERRUPTED,
+    NOT_REACHED,
+    PASS,
+    RUNNING,
+    SKIPPED,
+    LadderResult,
+    Ladders,
+    RungResult,
+)
 from ddparity.trials._launch import outcome
 from ddparity.trials._rungs import LadderSpec, Rung, rungs_of
 from ddparity.trials._runner import record
 from ddparity.trials._spec import RecordSpec
 from ddparity.trials._store import Store, read_facts
 
-PASS, DEVIATES, INCONCLUSIVE = Status.PASS.value, Status.DEVIATES.value, Status.INCONCLUSIVE.value
-FAILED, INTERRUPTED, SKIPPED, NOT_REACHED = "FAILED", "INTERRUPTED", "SKIPPED", "NOT_REACHED"
 _STOPS = (DEVIATES, FAILED, INTERRUPTED)
 _HASH_LENGTH = 16
-
-
-class RungResult(msgspec.Struct, kw_only=True):
-    """What became of one rung.
-
-    Attributes:
-        number: 0 to 7.
-        label: The same as the documentation has it; rung 2b has a number of 2.
-        status: PASS, DEVIATES, INCONCLUSIVE, FAILED (the command), INTERRUPTED, SKIPPED or NOT_REACHED.
-        reason: Why, in words.
-        trial: Id of its trial.
-        reused: Whether the trial was in the store already.
-        variable: What changed against the rung below, for example ``world_size``.
-        change: The same with its values: ``world_size 1 -> 2``.
-        finding: The first deviation, as in ``compare --json``.
-    """
-
-    number: int
-    label: str = ""
-    title: str
-    status: str
-    reason: str = ""
-    nproc: int = 1
-    accum: int = 1
-    dtype: str = ""
-    command: list[str] = []
-    trial: str | None = None
-    reused: bool = False
-    seconds: float = 0.0
-    variable: str | None = None
-    change: str = ""
-    finding: dict[str, Any] | None = None
-
-
-class LadderResult(msgspec.Struct, kw_only=True):
-    """The answer of ``ddparity ladder``.
-
-    Attributes:
-        status: PASS, DEVIATES, INCONCLUSIVE, FAILED or INTERRUPTED.
-        meaning: What a deviation at that rung means.
-        control: Id of the control of rung 0.
-        rungs: Every rung, those that were skipped or not reached included.
-        next: The command to run then.
-    """
-
-    schema: int = 1
-    status: str
-    stopped_at: int | None = None
-    """Number of the rung at which the climb ended early."""
-    variable: str | None = None
-    """What changed at that rung."""
-    meaning: str = ""
-    control: str | None = None
-    rungs: list[RungResult]
-    next: str = ""
 
 
 @dataclass
@@ -93,6 +49,7 @@ class _Climb:
     control: Path | None = None
     below: dict[tuple[int, int], Path] = field(default_factory=dict)
     """Number and processes of the rungs that have a trial -> its folder."""
+    started: float = field(default_factory=time.time)
 
 
 def climb(spec: LadderSpec, say: Callable[[str], None] = lambda _: None) -> LadderResult:
@@ -108,15 +65,48 @@ def climb(spec: LadderSpec, say: Callable[[str], None] = lambda _: None) -> Ladd
     """
     rungs = rungs_of(spec)
     state = _Climb(spec, say)
-    results: list[RungResult] = []
-    for rung in rungs:
-        if rung.skipped:
-            results.append(_result(rung, SKIPPED, rung.skipped))
-        elif any(result.status in _STOPS for result in results) or (results and state.control is None):
-            results.append(_result(rung, NOT_REACHED))
-        else:
-            results.append(_run_rung(state, rung))
-    return _answer(state, rungs, results)
+    with Ladders(spec.store).climbing(spec.name):
+        results: list[RungResult] = []
+        for rung in rungs:
+            if rung.skipped:
+                results.append(_result(rung, SKIPPED, rung.skipped))
+            elif any(result.status in _STOPS for result in results) or (results and state.control is None):
+                results.append(_result(rung, NOT_REACHED))
+            else:
+                _keep(state, rungs, [*results, _result(rung, RUNNING)])
+                results.append(_run_or_tell(state, rungs, results, rung))
+                _keep(state, rungs, results)
+        answer = _answer(state, rungs, results)
+        _write(state, answer)
+    return answer
+
+
+def _run_or_tell(state: _Climb, rungs: list[Rung], before: list[RungResult], rung: Rung) -> RungResult:
+    """Run a rung; an error that ends the climb is written down before it does."""
+    try:
+        return _run_rung(state, rung)
+    except DdparityError as error:
+        _write(state, _answer(state, rungs, _whole(rungs, [*before, _result(rung, FAILED, str(error))])))
+        raise
+
+
+def _keep(state: _Climb, rungs: list[Rung], so_far: Sequence[RungResult]) -> None:
+    """Write down what the climb has come to so far."""
+    answer = _answer(state, rungs, _whole(rungs, so_far))
+    answer.status = RUNNING
+    _write(state, answer)
+
+
+def _whole(rungs: list[Rung], so_far: Sequence[RungResult]) -> list[RungResult]:
+    ahead = (_result(rung, SKIPPED if rung.skipped else NOT_REACHED, rung.skipped) for rung in rungs[len(so_far) :])
+    return [*so_far, *ahead]
+
+
+def _write(state: _Climb, answer: LadderResult) -> None:
+    try:
+        Ladders(state.spec.store).write(answer)
+    except OSError as error:  # the trials are what counts; where they cannot be written either, recording says so
+        state.say(f"the ladder's file cannot be written ({error.strerror}); the climb goes on")
 
 
 def _result(rung: Rung, status: str, reason: str = "") -> RungResult:
@@ -258,12 +248,15 @@ def _answer(state: _Climb, rungs: list[Rung], results: list[RungResult]) -> Ladd
     status = next((each for each in order if any(result.status == each for result in results)), INCONCLUSIVE)
     stopped = next((result for result in results if result.status in _STOPS), None)
     control = None if state.control is None else state.control.name
-    answer = LadderResult(status=status, control=control, rungs=results)
+    answer = LadderResult(name=state.spec.name, status=status, control=control, rungs=results, started=state.started)
+    answer.again, answer.cwd = state.spec.as_command(), str(Path.cwd())
     if stopped is not None:
         answer.stopped_at, answer.variable = stopped.number, stopped.variable
         answer.meaning = next(rung.meaning for rung in rungs if rung.shown == stopped.label)
         if stopped.status == DEVIATES and control is not None:
             answer.next = f"ddparity compare {control} {stopped.trial}"
+        elif stopped.status == INTERRUPTED:
+            answer.next = answer.again
     return answer
 
 

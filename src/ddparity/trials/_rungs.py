@@ -3,6 +3,7 @@
 import difflib
 import math
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -92,6 +93,25 @@ class LadderSpec:
     def stop_after_steps(self) -> int | None:
         """Training steps after which a rung is over: those that are recorded."""
         return None if self.full else max(stop for _, stop in parse_windows(self.steps))
+
+    def as_command(self) -> str:
+        """Return the command line that climbs this ladder; what is the default is left out."""
+        options = {
+            "--nproc": ",".join(map(str, self.nproc)),
+            "--global-batch": self.global_batch,
+            "--accum": self.accum,
+            "--dtype": ",".join(self.dtypes),
+            "--parallel": ",".join(self.parallel),
+            "--recipe": self.recipe,
+            "--steps": self.steps,
+            "--timeout": None if self.timeout_s is None else f"{self.timeout_s:g}",
+            "--name": self.name,
+        }
+        defaults = {"--accum": 4, "--dtype": "float32", "--steps": "3", "--timeout": "600", "--name": "ladder"}
+        given = [(name, str(value)) for name, value in options.items() if value not in (None, "", defaults.get(name))]
+        words = [word for pair in given for word in pair] + (["--full"] if self.full else [])
+        command = f" -- {shlex.join(self.command)}" if self.command else ""
+        return shlex.join(["ddparity", "ladder", *words]) + self.store.option + command
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ import difflib
 import os
 import re
 import secrets
+import shlex
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -115,6 +116,12 @@ class Store:
         return cls(root)
 
     @property
+    def option(self) -> str:
+        """What a command needs at its end to mean this store from here; empty where that is the default."""
+        default = self.root == Path(DEFAULT_STORE).resolve() or str(self.root) == os.environ.get(HOME_VARIABLE)
+        return "" if default else f" --store {shlex.quote(str(self.root))}"
+
+    @property
     def trials_dir(self) -> Path:
         """The folder of the trials' folders."""
         return self.root / "trials"
@@ -210,5 +217,4 @@ class Store:
         return TrialNotFound(f"No trial {shown} in the store {str(self.root)!r}. {hint} See: {self._list_command()}")
 
     def _list_command(self) -> str:
-        default = self.root == Path(DEFAULT_STORE).resolve() or str(self.root) == os.environ.get(HOME_VARIABLE)
-        return "ddparity trials list" + ("" if default else f" --store {self.root}")
+        return f"ddparity trials list{self.option}"
