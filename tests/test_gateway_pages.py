@@ -115,12 +115,12 @@ def test_axe_finds_nothing_on_any_page(gateway: Gateway, browser: Browser, tmp_p
     from axe_playwright_python.sync_playwright import Axe
 
     from ddparity.report import render_html
-    from test_report import FULL, MAP
+    from test_report import FULL, PICTURES
 
     gateway.post(f"axe-{scheme}", entry="light.py")
     gateway.wait(f"axe-{scheme}")
     report = tmp_path / "report.html"
-    report.write_text(render_html(FULL, MAP))
+    report.write_text(render_html(FULL, PICTURES))
     page = browser.new_context(color_scheme=scheme, bypass_csp=True).new_page()
     ours = ("/", f"/jobs/axe-{scheme}", "/login", "/jobs/missing")
     for address in [*(gateway.url + path for path in ours), report.as_uri()]:

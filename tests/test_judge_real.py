@@ -96,7 +96,8 @@ def test_a_healthy_run_passes(compared, common, more, ranks):
 
 def test_the_map_of_errors_is_rounding_up_to_the_first_deviation(trial):
     folders = trial("--model mlp"), trial("--model mlp --bug path", 2)
-    verdict, errors = compare_and_measure(*folders)
+    measured = compare_and_measure(*folders)
+    verdict, errors = measured.verdict, measured.pictures.errors
     first = first_of(verdict)
     at = next(i for i, cell in enumerate(errors.cells) if cell.error > cell.floor)
     assert (errors.cells[at].step, errors.cells[at].phase, errors.cells[at].name) == (0, "backward", first.name)

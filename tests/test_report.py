@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from ddparity.judge import ErrorCell, ErrorMap
+from ddparity.judge import ErrorCell, ErrorMap, Pictures
 from ddparity.judge._verdict import Cause, Finding, Floor, LayerVerdict, Phase, Status, Varied, Verdict
 from ddparity.report import render_html, render_json, render_text
 from ddparity.report._wording import number, shown
@@ -285,24 +285,26 @@ MAP = ErrorMap(
     ]
 )
 
+PICTURES = Pictures(errors=MAP)
+
 
 def test_the_map_of_errors_counts_in_floors_and_marks_the_first():
-    text = render_html(verdict(findings=[finding(step=1)]), MAP)
+    text = render_html(verdict(findings=[finding(step=1)]), PICTURES)
     assert '<th scope="row">layers.0.weight</th><td></td><td class="h3 first">2e+06 <b>first</b></td>' in text
     assert '<th scope="row">fc</th><td class="h0">0.2</td><td></td>' in text
     assert '<th scope="row">fc.weight</th><td></td><td class="h1">5</td>' in text
     assert "Step 1, in the order of computation" in text
     assert '<th scope="row">gradient</th><td class="h0">0.5</td><td class="h3">2e+06</td>' in text  # along the steps
     assert '<th scope="row">layers.0.weight</th><td class="h3">2e+06</td><td class="h0">0.1</td>' in text  # by rank
-    healthy = render_html(verdict(findings=[]), ErrorMap(cells=MAP.cells[:3]))
+    healthy = render_html(verdict(findings=[]), Pictures(errors=ErrorMap(cells=MAP.cells[:3])))
     assert "<b>first</b>" not in healthy
     assert "&lt;b&gt;" in healthy
-    assert Page(healthy).tags.count("table") == Page(render_html(verdict(findings=[]))).tags.count("table") + 1
+    assert Page(healthy).tags.count("table") == Page(render_html(verdict(findings=[]))).tags.count("table") + 2
 
 
 def test_the_map_keeps_the_first_deviation_among_the_rows_it_has_room_for():
     many = {f"m{number}": 1e-7 for number in range(300)} | {"layers.0.weight": 1.0}
-    text = render_html(verdict(findings=[finding()]), ErrorMap(cells=cells(0, "backward", many)))
+    text = render_html(verdict(findings=[finding()]), Pictures(errors=ErrorMap(cells=cells(0, "backward", many))))
     assert 'layers.0.weight</th><td class="h3 first">' in text
     assert "241 more rows" in text
     assert '"row">m0<' not in text

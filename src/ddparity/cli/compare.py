@@ -46,14 +46,15 @@ def compare(
     from ddparity.report import render_html, render_json, render_text
 
     if html is None:
-        verdict, errors = compare_trials(*folders, allow_stale=allow_stale), None
+        verdict, pictures = compare_trials(*folders, allow_stale=allow_stale), None
     else:
-        verdict, errors = compare_and_measure(*folders, allow_stale=allow_stale)
+        measured = compare_and_measure(*folders, allow_stale=allow_stale)
+        verdict, pictures = measured.verdict, measured.pictures
     document = render_json(verdict)
     if save:
         _save(trials, verdict, document)
     if html is not None:
-        _write(html, render_html(verdict, errors))
+        _write(html, render_html(verdict, pictures))
     emit(document if as_json else render_text(verdict).rstrip("\n"))
     raise typer.Exit(_exit_code(verdict))
 

@@ -22,18 +22,18 @@ def inspect(
     Exit code: that of the worst comparison in it, as for compare.
     """
     from ddparity.bundle import open_bundle
-    from ddparity.judge import Status, compare_and_measure
-    from ddparity.report import render_html, render_text
+    from ddparity.judge import Status, compare_trials
+    from ddparity.report import render_text
 
     with tempfile.TemporaryDirectory(prefix="ddparity-") as folder:
         head = open_bundle(path, Path(folder))
         trials = Path(folder) / "trials"
         if not head.pairs:
             raise UsageError(f"{path} holds no candidate with its control: {', '.join(head.trials)}.")
-        judged = [compare_and_measure(trials / a, trials / b, allow_stale=True) for a, b in head.pairs]
-    verdicts = [verdict for verdict, _ in judged]
+        verdicts = [compare_trials(trials / a, trials / b, allow_stale=True) for a, b in head.pairs]
+        page = "" if html is None else _page(*(trials / name for name in head.pairs[0]))
     if html is not None:
-        html.write_text(render_html(*judged[0]), encoding="utf-8")
+        html.write_text(page, encoding="utf-8")
         say(f"written: {html}")
     if as_json:
         emit_json(verdicts[0] if len(verdicts) == 1 else verdicts)
@@ -42,3 +42,11 @@ def inspect(
     worst = {verdict.exit_status() for verdict in verdicts}
     codes = ((Status.DEVIATES, ExitCode.DEVIATES), (Status.INCONCLUSIVE, ExitCode.INCONCLUSIVE))
     raise typer.Exit(next((code for status, code in codes if status in worst), ExitCode.PASS))
+
+
+def _page(control: Path, candidate: Path) -> str:
+    from ddparity.judge import compare_and_measure
+    from ddparity.report import render_html
+
+    measured = compare_and_measure(control, candidate, allow_stale=True)
+    return render_html(measured.verdict, measured.pictures)

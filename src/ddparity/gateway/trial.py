@@ -69,9 +69,10 @@ def _verdict(store: Store, control: str, candidate: str, out: Path) -> int:
     from ddparity.report import render_html, render_json
 
     folders = store.find(control), store.find(candidate)
-    verdict, errors = compare_and_measure(*folders)
+    measured = compare_and_measure(*folders)
+    verdict = measured.verdict
     write_atomically(out, render_json(verdict).encode())
-    write_atomically(out.with_suffix(".html"), render_html(verdict, errors).encode())
+    write_atomically(out.with_suffix(".html"), render_html(verdict, measured.pictures).encode())
     codes = {Status.DEVIATES: ExitCode.DEVIATES, Status.INCONCLUSIVE: ExitCode.INCONCLUSIVE}
     return int(codes.get(verdict.exit_status(), ExitCode.PASS))
 

@@ -2,10 +2,14 @@
 
 from ._cause import KnownCause
 from ._causes import find_cause, known_causes
+from ._comm_picture import Bar, CallName, CallsPicture, CallsRow
 from ._compare import compare_trials
+from ._data_picture import SampleRow, SamplesPicture, SampleStrip
 from ._data_report import AuditRow, DataReport, PassRow, RankRow, report_data
-from ._error_map import ErrorCell, ErrorMap, compare_and_measure
+from ._error_map import ErrorCell, ErrorMap
+from ._memory_picture import MemoryLine, MemoryMark, MemoryPicture
 from ._next_trials import PlannedTrial, TrialPlan, VariablePlan, plan_trials
+from ._pictures import Comparison, Pictures, compare_and_measure, picture_trial
 from ._prove import prove_control
 from ._resume import Resumption, judge_resumption
 from ._varied import varied_between
@@ -24,7 +28,12 @@ from ._verdict import (
 __all__ = [
     "LAYERS",
     "AuditRow",
+    "Bar",
+    "CallName",
+    "CallsPicture",
+    "CallsRow",
     "Cause",
+    "Comparison",
     "DataReport",
     "ErrorCell",
     "ErrorMap",
@@ -32,11 +41,18 @@ __all__ = [
     "Floor",
     "KnownCause",
     "LayerVerdict",
+    "MemoryLine",
+    "MemoryMark",
+    "MemoryPicture",
     "PassRow",
     "Phase",
+    "Pictures",
     "PlannedTrial",
     "RankRow",
     "Resumption",
+    "SampleRow",
+    "SampleStrip",
+    "SamplesPicture",
     "Status",
     "TrialPlan",
     "VariablePlan",
@@ -47,6 +63,7 @@ __all__ = [
     "find_cause",
     "judge_resumption",
     "known_causes",
+    "picture_trial",
     "plan_trials",
     "prove_control",
     "report_data",

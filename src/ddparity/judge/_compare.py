@@ -23,20 +23,27 @@ _MADE_UP = (
 )
 
 
-def compare_trials(
-    control_dir: Path, candidate_dir: Path, *, allow_stale: bool = False, tally: Tally | None = None
-) -> Verdict:
+def compare_trials(control_dir: Path, candidate_dir: Path, *, allow_stale: bool = False) -> Verdict:
     """Hold a candidate against a control.
 
     Args:
         control_dir: Folder of the control trial, with ``trial.json`` and one rank.
         candidate_dir: Folder of the candidate trial.
         allow_stale: Judge although the code changed between the two; the verdict notes it.
-        tally: Collects what was compared of the numbers, for those who want more of it than the findings.
 
     Raises:
         TraceError: If a file of either trial is missing or corrupt.
         StaleControl: If the code changed between the two, unless ``allow_stale``.
+    """
+    return judge_trials(control_dir, candidate_dir, allow_stale=allow_stale)[0]
+
+
+def judge_trials(
+    control_dir: Path, candidate_dir: Path, *, allow_stale: bool, tally: Tally | None = None
+) -> tuple[Verdict, Run, Run]:
+    """Do what ``compare_trials`` does, and return the two runs beside the verdict, for those who draw them.
+
+    ``tally`` collects what was compared of the numbers, for those who want more of it than the findings.
     """
     control, candidate = load_run(control_dir), load_run(candidate_dir)
     notes = check_fresh(control.trial, candidate.trial, allow_stale=allow_stale)
@@ -56,7 +63,7 @@ def compare_trials(
     reasons = control.partial_reasons() + candidate.partial_reasons()
     varied, variables = varied_facts(control.trial, candidate.trial)
     names = [variable.name for variable in variables]
-    return Verdict(
+    verdict = Verdict(
         control=control.trial.facts.id,
         candidate=candidate.trial.facts.id,
         partial=bool(reasons),
@@ -72,6 +79,7 @@ def compare_trials(
         layers=layers,
         findings=findings,
     )
+    return verdict, control, candidate
 
 
 def _data(control: Run, candidate: Run, numbers: list[Finding]) -> tuple[LayerVerdict, list[Finding]]:

@@ -1,12 +1,8 @@
 """How far every tensor is from the control's, deviating or not: what a picture of a comparison is made of."""
 
-from pathlib import Path
-
 import msgspec
 
-from ._compare import compare_trials
-from ._context import Measurement, Tally
-from ._verdict import Verdict
+from ._context import Measurement
 
 
 class ErrorCell(msgspec.Struct, kw_only=True):
@@ -30,24 +26,16 @@ class ErrorCell(msgspec.Struct, kw_only=True):
 
 
 class ErrorMap(msgspec.Struct, kw_only=True):
-    """The comparisons of the numerics layer in the order of computation."""
+    """The comparisons of the numerics layer in the order of computation, up to the step that deviates."""
 
     schema: int = 1
     cells: list[ErrorCell]
 
 
-def compare_and_measure(
-    control_dir: Path, candidate_dir: Path, *, allow_stale: bool = False
-) -> tuple[Verdict, ErrorMap]:
-    """Do what ``compare_trials`` does, and return every comparison of the numbers beside the verdict.
-
-    The map goes up to the step that deviates.
-    """
-    measured: list[Measurement] = []
-    tally = Tally(measured=measured)
-    verdict = compare_trials(control_dir, candidate_dir, allow_stale=allow_stale, tally=tally)
+def map_errors(measured: list[Measurement]) -> ErrorMap:
+    """Return the comparisons as a picture needs them."""
     cells = [
         ErrorCell(step=m.step, phase=m.phase.value, name=m.name, error=m.error, floor=m.floor, by_rank=m.by_rank)
         for m in measured
     ]
-    return verdict, ErrorMap(cells=cells)
+    return ErrorMap(cells=cells)

@@ -8,8 +8,14 @@ from ddparity.report._json import render_json
 from ddparity.report._plan import render_plan
 from ddparity.report._resume import render_resumption
 from ddparity.report._text import render_text
+from ddparity.report.figures import STYLE, calls_figure, errors_figure, memory_figure, metric_figure, samples_figure
 
 __all__ = [
+    "STYLE",
+    "calls_figure",
+    "errors_figure",
+    "memory_figure",
+    "metric_figure",
     "render_cause",
     "render_data",
     "render_data_html",
@@ -18,4 +24,5 @@ __all__ = [
     "render_plan",
     "render_resumption",
     "render_text",
+    "samples_figure",
 ]

@@ -4,11 +4,13 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from ddparity._plain import plain
-from ddparity.judge import ErrorMap
+from ddparity.judge import Pictures
 from ddparity.judge._verdict import Finding, Verdict
 from ddparity.report._heat import STYLE as HEAT_STYLE
 from ddparity.report._heat import heat
 from ddparity.report._wording import GLYPHS, followers, layers, locus, plural, ranks, roots, shown, word
+from ddparity.report.figures import STYLE as FIGURE_STYLE
+from ddparity.report.figures import calls_figure, errors_figure, memory_figure, samples_figure
 
 _MAX_FINDINGS = 1000
 _MAX_LOCI = 20
@@ -42,12 +44,12 @@ th, td { text-align: left; vertical-align: top; padding: .4rem .6rem; border-bot
 """
 
 
-def render_html(verdict: Verdict, errors: ErrorMap | None = None) -> str:
+def render_html(verdict: Verdict, pictures: Pictures | None = None) -> str:
     """Return a verdict as a whole HTML page; everything that comes from a trace is escaped.
 
     Args:
         verdict: The verdict.
-        errors: Every comparison that was made of the numbers, for the heat maps.
+        pictures: What was measured beside it for the pictures; without it there are none.
     """
     title = f"{_text(verdict.candidate)} against {_text(verdict.control)}"
     return f"""<!doctype html>
@@ -57,7 +59,7 @@ def render_html(verdict: Verdict, errors: ErrorMap | None = None) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>ddparity: {title}</title>
-<style>{STYLE}{HEAT_STYLE}</style>
+<style>{STYLE}{HEAT_STYLE}{FIGURE_STYLE}</style>
 </head>
 <body>
 <main>
@@ -68,7 +70,7 @@ def render_html(verdict: Verdict, errors: ErrorMap | None = None) -> str:
 <div class="cards">{_cards(verdict)}</div>
 <h2>First deviations</h2>
 {_loci(verdict)}
-{_heat(verdict, errors)}<h2>All findings</h2>
+{_pictures(verdict, pictures)}<h2>All findings</h2>
 {_findings(verdict)}
 {_throughput(verdict)}
 <h2>What varied</h2>
@@ -81,9 +83,20 @@ def render_html(verdict: Verdict, errors: ErrorMap | None = None) -> str:
 """
 
 
-def _heat(verdict: Verdict, errors: ErrorMap | None) -> str:
-    tables = "" if errors is None else heat(errors, verdict.first("numerics"))
-    return f"<h2>How far every tensor is from the control</h2>{tables}" if tables else ""
+def _pictures(verdict: Verdict, pictures: Pictures | None) -> str:
+    if pictures is None:
+        return ""
+    first = verdict.first("numerics")
+    parts = (
+        (
+            "How far every tensor is from the control",
+            errors_figure(pictures.errors, first) + heat(pictures.errors, first),
+        ),
+        ("Which rank took which sample", samples_figure(pictures.samples)),
+        ("Memory", memory_figure(pictures.memory)),
+        ("Calls between the ranks", calls_figure(pictures.calls)),
+    )
+    return "".join(f"<h2>{title}</h2>{drawn}" for title, drawn in parts if drawn)
 
 
 def _text(value: object) -> str:
