@@ -1,5 +1,6 @@
 """The commands and the client that call a gateway, against a real one."""
 
+import json
 import os
 import subprocess
 import sys
@@ -42,9 +43,11 @@ def test_submit_and_wait_exits_with_0_or_4(gateway: Gateway) -> None:
     assert "status    COMPLETED" in done.stdout
     assert "metric    final_accuracy = 0.75" in done.stdout
     assert run(gateway, "logs", "good", "--rank", "1").stdout == "hello from rank 1 attempt 0 2\n"
-    failed = run(gateway, "submit", "--name", "bad", *options, "--", "light.py", "--fail-rank", "0")
+    failed = run(gateway, "submit", "--name", "bad", *options, "--json", "--", "light.py", "--fail-rank", "0")
     assert failed.returncode == 4
-    assert "rank 0 raised ValueError: planted on rank 0" in failed.stdout
+    found = json.loads(failed.stdout)
+    assert (found["job_id"], found["status"]) == ("bad", "FAILED")
+    assert "rank 0 raised ValueError: planted on rank 0" in found["error"]
 
 
 def test_status_list_follow_and_cancel(gateway: Gateway) -> None:
@@ -57,8 +60,9 @@ def test_status_list_follow_and_cancel(gateway: Gateway) -> None:
     command = [sys.executable, "-c", "from ddparity.cli import main; main()", "logs", "-f", "long"]
     env = {**os.environ, "DDPARITY_GATEWAY_URL": gateway.url}
     following = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
-    ended = run(gateway, "cancel", "long", "--wait")
+    ended = run(gateway, "cancel", "long", "--wait", "--json")
     assert "long: CANCELLED" in ended.stderr
+    assert json.loads(ended.stdout)["status"] == "CANCELLED"
     assert "hello from rank 0" in following.communicate(timeout=30)[0]
     assert following.returncode == 0
 

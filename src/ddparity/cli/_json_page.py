@@ -89,7 +89,7 @@ _TAIL = """## Others
 | `doctor` | `{"schema": 1, "checks": [{"name", "value", "grade", "advice"}], "recordable", "suggestion"}` |
 | `config` | `{"schema": 1, "settings": [{"name", "value", "source", "meaning"}]}` |
 | `bundle --dry-run` | `{"schema": 1, "entries": [{"name", "bytes", "why"}]}` |
-| `status`, `jobs` | the bodies of the [gateway](../gateway.md), whose schema is `GET /openapi.json` |
+| `status`, `jobs`, `submit`, `cancel` | the bodies of the [gateway](../gateway.md), whose schema is `GET /openapi.json` |
 """  # noqa: E501
 
 

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ddparity.cli._busy import Busy
 from ddparity.cli._options import StoreOption, trial_names
 from ddparity.cli._output import emit, emit_json, say, table
 
@@ -31,7 +32,8 @@ def bundle(
     from ddparity.trials import Store
 
     found = Store.resolve(store)
-    entries = plan_bundle([found.find(name) for name in trials])
+    with Busy("choosing what may leave the machine"):
+        entries = plan_bundle([found.find(name) for name in trials])
     if dry_run and as_json:
         rows = [{"name": each.name, "bytes": len(each.content), "why": each.why} for each in entries]
         emit_json({"schema": 1, "entries": rows})
@@ -39,6 +41,7 @@ def bundle(
     if dry_run:
         emit(table(("ENTRY", "BYTES", "WHY IT IS SAFE"), [[e.name, str(len(e.content)), e.why] for e in entries]))
         return
-    size = write_bundle(entries, output)
+    with Busy(f"writing {output.name}"):
+        size = write_bundle(entries, output)
     say(f"{output}: {len(entries)} entries, {size / 1e6:.1f} MB. What is in it, and why: --dry-run")
     say(f"next: ddparity inspect {output}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddparity._errors import ExitCode, UsageError
+from ddparity.cli._busy import Busy
 from ddparity.cli._options import StoreOption, trial_names
 from ddparity.cli._output import emit, say
 
@@ -45,11 +46,12 @@ def compare(
     from ddparity.judge import compare_and_measure, compare_trials
     from ddparity.report import render_html, render_json, render_text
 
-    if html is None:
-        verdict, pictures = compare_trials(*folders, allow_stale=allow_stale), None
-    else:
-        measured = compare_and_measure(*folders, allow_stale=allow_stale)
-        verdict, pictures = measured.verdict, measured.pictures
+    with Busy(f"holding {candidate} against {control}"):
+        if html is None:
+            verdict, pictures = compare_trials(*folders, allow_stale=allow_stale), None
+        else:
+            measured = compare_and_measure(*folders, allow_stale=allow_stale)
+            verdict, pictures = measured.verdict, measured.pictures
     document = render_json(verdict)
     if save:
         _save(trials, verdict, document)

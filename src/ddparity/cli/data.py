@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddparity._errors import CommandFailed, ExitCode, TrialNotFound, UsageError
+from ddparity.cli._busy import Busy
 from ddparity.cli._options import StoreOption
 from ddparity.cli._output import emit, emit_json, say
 
@@ -46,7 +47,8 @@ def data(
     from ddparity.judge import Status, report_data
     from ddparity.report import render_data, render_data_html
 
-    report = report_data(folder)
+    with Busy("auditing what the loaders gave"):
+        report = report_data(folder)
     if html is not None:
         try:
             html.write_text(render_data_html(report), encoding="utf-8")
@@ -94,7 +96,8 @@ def _record(
         loaders_only=dry,
         quiet=quiet,
     )
-    facts = uninterrupted(record(spec))
+    with Busy("running the command", show=quiet):
+        facts = uninterrupted(record(spec))
     folder = store.path(facts.id)
     if not rank_folders(folder):
         reason = f"{outcome(facts)}, and nothing was recorded"

@@ -6,6 +6,7 @@ import sys
 import typer
 
 from ddparity._errors import CommandFailed, ExitCode, UsageError
+from ddparity.cli._busy import Busy
 from ddparity.cli._scratch import KeepOption, kept_or_thrown_away
 from ddparity.judge import Finding, Status, Verdict, compare_trials
 from ddparity.report import render_text
@@ -25,7 +26,7 @@ def demo(store: KeepOption = None) -> None:
     Exit code 0: the healthy run passes and the faulty one deviates as planted; otherwise 1.
     """
     _require("torch", "sklearn")
-    with kept_or_thrown_away(store) as kept:
+    with kept_or_thrown_away(store) as kept, Busy("training"):
         print("1/3  one device, twice: the control, proved against itself", flush=True)
         control = _record(kept, "single", _alone(), control=True)
         print("2/3  two processes, nothing wrong", flush=True)

@@ -6,6 +6,7 @@ import typer
 
 from ddparity._errors import ExitCode
 from ddparity._plain import plain
+from ddparity.cli._busy import Busy
 from ddparity.cli._options import StoreOption
 from ddparity.cli._output import emit, emit_json
 
@@ -22,7 +23,8 @@ def doctor(
     from ddparity.trials import Store
 
     found = Store.resolve(store)
-    checks = examine(found)
+    with Busy("looking at what is installed here"):
+        checks = examine(found)
     able, command = recordable(checks), suggestion(checks, found)
     if as_json:
         emit_json({"schema": 1, "checks": checks, "recordable": able, "suggestion": command})

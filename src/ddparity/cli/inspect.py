@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from ddparity._errors import ExitCode, UsageError
+from ddparity.cli._busy import Busy
 from ddparity.cli._output import emit, emit_json, say
 
 
@@ -25,7 +26,7 @@ def inspect(
     from ddparity.judge import Status, compare_trials
     from ddparity.report import render_text
 
-    with tempfile.TemporaryDirectory(prefix="ddparity-") as folder:
+    with tempfile.TemporaryDirectory(prefix="ddparity-") as folder, Busy(f"judging {path.name}"):
         head = open_bundle(path, Path(folder))
         trials = Path(folder) / "trials"
         if not head.pairs:

@@ -7,8 +7,9 @@ import typer
 
 from ddparity._errors import ExitCode, UsageError
 from ddparity._plain import plain
+from ddparity.cli._busy import Busy
 from ddparity.cli._options import StoreOption
-from ddparity.cli._output import emit, emit_json, say, table
+from ddparity.cli._output import emit, emit_json, table
 
 if TYPE_CHECKING:
     from ddparity.trials._ladders import LadderResult, RungResult
@@ -87,7 +88,8 @@ def ladder(
         fresh=fresh,
         name=name,
     )
-    result = climb(spec, say)
+    with Busy("climbing") as busy:
+        result = climb(spec, busy.say)
     if as_json:
         emit_json(result)
     else:

@@ -9,6 +9,7 @@ import typer
 
 from ddparity._errors import ExitCode, UsageError
 from ddparity._recipe import FUNCTIONS
+from ddparity.cli._busy import Busy
 from ddparity.cli._options import StoreOption
 from ddparity.cli._output import emit, emit_json
 
@@ -103,10 +104,11 @@ def memory(
         batch_dim=batch_dim,
         timeout_s=timeout,
     )
-    if len(command) == 1 and _is_recipe(Path(command[0])):
-        found = ask_recipe(question, Path(command[0]))
-    else:
-        found = ask_command(question, command)
+    with Busy("trying the first steps under fake tensors, for each batch size"):
+        if len(command) == 1 and _is_recipe(Path(command[0])):
+            found = ask_recipe(question, Path(command[0]))
+        else:
+            found = ask_command(question, command)
     if svg is not None:
         try:
             svg.write_text(render_curve(*found), encoding="utf-8")

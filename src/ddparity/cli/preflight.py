@@ -7,8 +7,9 @@ import typer
 
 from ddparity._errors import ExitCode
 from ddparity._plain import plain
+from ddparity.cli._busy import Busy
 from ddparity.cli._options import StoreOption
-from ddparity.cli._output import emit, emit_json, say
+from ddparity.cli._output import emit, emit_json
 
 if TYPE_CHECKING:
     from ddparity.preflight import Review
@@ -80,7 +81,8 @@ def preflight(
         fresh=fresh,
         name=name,
     )
-    found = review(spec, (lambda _: None) if as_json else say)
+    with Busy("reviewing") as busy:
+        found = review(spec, (lambda _: None) if as_json else busy.say)
     if as_json:
         emit_json(found)
     else:

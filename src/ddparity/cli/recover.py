@@ -9,8 +9,9 @@ import msgspec
 import typer
 
 from ddparity._errors import ExitCode
+from ddparity.cli._busy import Busy
 from ddparity.cli._options import StoreOption
-from ddparity.cli._output import emit, emit_json, say
+from ddparity.cli._output import emit, emit_json
 
 # What stands behind the first word of the command is the command's own, -- or not.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
@@ -62,7 +63,8 @@ def recover(
         timeout_s=timeout,
         quiet=as_json,
     )
-    found = run_all(spec, (lambda _: None) if as_json else say)
+    with Busy("running the training three times", show=as_json) as busy:
+        found = run_all(spec, (lambda _: None) if as_json else busy.say)
     trials = {"parted": found.parted, "resumed": found.resumed, "whole": found.whole}
     if as_json:
         emit_json({**msgspec.to_builtins(found.answer), "trials": trials, "restart": found.notes})

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ddparity._errors import ExitCode, UsageError
+from ddparity.cli._busy import Busy
 from ddparity.cli._options import StoreOption, trial_names
 from ddparity.cli._output import say
 
@@ -50,7 +51,8 @@ def repro(
     options = ReproOptions(
         control=trials.find(against), candidate=folder, output=output, check=not no_check, timeout_s=timeout
     )
-    product = make_repro(options, say)
+    with Busy("making the reproduction") as busy:
+        product = make_repro(options, busy.say)
     for note in product.notes:
         say(f"note: {note}")
     say(f"{output}: {product.case.expected}")

@@ -7,9 +7,10 @@ from typing import Annotated, Any
 import typer
 
 from ddparity._errors import ExitCode, UsageError
-from ddparity.cli._gateway import UrlOption, client, lines_of
+from ddparity.cli._busy import Busy
+from ddparity.cli._gateway import JsonOption, UrlOption, client, lines_of
 from ddparity.cli._options import StoreOption
-from ddparity.cli._output import emit, say
+from ddparity.cli._output import emit, emit_json, say
 
 # What stands behind the first word of the command is the command's own, -- or not.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
@@ -37,6 +38,7 @@ def submit(
     wait: Annotated[bool, typer.Option("--wait", help="Wait for the end.")] = False,
     url: UrlOption = None,
     store: StoreOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Hand a training to a gateway (ddparity serve), which runs it under torchrun.
 
@@ -62,12 +64,19 @@ def submit(
     with client(url, store) as gateway:
         job = gateway.submit(name or _made_up(settings["entry"]), nproc, batch_size, **settings)
         if not wait:
-            emit(job.job_id)
+            if as_json:
+                emit_json(job.status())
+            else:
+                emit(job.job_id)
             say(f"next: ddparity status {job.job_id}, or: ddparity logs -f {job.job_id}")
             return
-        say(f"{job.job_id} was taken in; waiting for its end (an interrupt leaves it running)")
-        found = job.wait()
-    emit("\n".join(lines_of(found)))
+        with Busy(f"waiting for {job.job_id}") as busy:
+            busy.say(f"{job.job_id} was taken in; waiting for its end (an interrupt leaves it running)")
+            found = job.wait()
+    if as_json:
+        emit_json(found)
+    else:
+        emit("\n".join(lines_of(found)))
     raise typer.Exit(ExitCode.PASS if found["status"] == "COMPLETED" else ExitCode.COMMAND_FAILED)
 
 
