@@ -53,7 +53,7 @@ def test_a_healthy_run_with_workers_and_evaluation(judged):
     assert both.max() <= 1.0
     text, page = render_data(report), render_data_html(report)
     assert "Items (training), pass 0, from step 0, 101 samples" in text
-    assert page.count('role="img"') == 2 * len(report.passes)
+    assert page.count('role="img"') == len(report.passes)
     assert "<script" not in page
 
 

@@ -53,7 +53,7 @@ __all__ = [
 
 
 def compare(control: str, candidate: str, *, store: str | Path | None = None, allow_stale: bool = False) -> "Verdict":
-    """Hold a candidate against a control and return the verdict.
+    """Hold a candidate against a control and return the verdict, which shows itself in a notebook.
 
     Args:
         control: Name, id or unique beginning of an id of the control.
@@ -66,11 +66,14 @@ def compare(control: str, candidate: str, *, store: str | Path | None = None, al
         StaleControl: The code changed between the two, and ``allow_stale`` was not given.
         TraceError: A file of one of them cannot be read.
     """
-    from ddparity.judge import compare_trials
+    from ddparity.judge import compare_and_measure, compare_trials
+    from ddparity.report import ShownVerdict
     from ddparity.trials import Store
 
     found = Store.resolve(None if store is None else str(store))
-    return compare_trials(found.find(control), found.find(candidate), allow_stale=allow_stale)
+    folders = found.find(control), found.find(candidate)
+    verdict = compare_trials(*folders, allow_stale=allow_stale)
+    return ShownVerdict.of(verdict, lambda: compare_and_measure(*folders, allow_stale=True).pictures)
 
 
 def __getattr__(name: str) -> Any:

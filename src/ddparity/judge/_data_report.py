@@ -8,10 +8,10 @@ import numpy as np
 from ddparity.trace import Trial, read_trial
 
 from ._data_passes import Pass, RankPass, passes_of
+from ._data_picture import has_strip, shares_of, strip_of
 from ._verdict import Finding, Status
 from .data import audit_trial
 
-BINS = 64
 LOADER_BOUND = 0.3
 """Share of the time spent waiting for data above which a run is called loader-bound."""
 _MIN_BATCHES = 4
@@ -59,6 +59,9 @@ class PassRow(msgspec.Struct, kw_only=True):
         step: Training step at which it began.
         length: Number of samples of the dataset, where they have an index.
         ranks: What each rank took.
+        whole: Whether every rank came to the end of its loader over the whole dataset.
+        repeated: Of each stretch of the dataset, how many samples were taken too often; empty without an index.
+        missing: Of each stretch, how many samples no rank took, where ``whole``.
     """
 
     dataset: str
@@ -67,6 +70,9 @@ class PassRow(msgspec.Struct, kw_only=True):
     step: int
     length: int | None
     ranks: list[RankRow]
+    whole: bool = False
+    repeated: list[int] = []
+    missing: list[int] = []
 
 
 class DataReport(msgspec.Struct, kw_only=True):
@@ -101,14 +107,15 @@ def report_data(folder: Path) -> DataReport:
     trial = read_trial(folder)
     passes = passes_of(trial)
     audits = audit_trial(trial, passes=passes)
+    findings = [audit.finding for audit in audits if audit.finding is not None]
     return DataReport(
         trial=trial.facts.id,
         status=_status([audit.status for audit in audits]),
         audits=[AuditRow(name=audit.name, status=audit.status, text=audit.text) for audit in audits],
-        passes=[_pass_row(one) for one in passes],
+        passes=[_pass_row(one, findings) for one in passes],
         supply=[text for one in passes if one.training for text in _supply(one)],
         notes=_notes(trial, passes),
-        findings=[audit.finding for audit in audits if audit.finding is not None],
+        findings=findings,
     )
 
 
@@ -117,13 +124,17 @@ def _status(found: list[Status]) -> Status:
     return next((status for status in order if status in found), Status.NOT_TESTED)
 
 
-def _pass_row(one: Pass) -> PassRow:
+def _pass_row(one: Pass, findings: list[Finding]) -> PassRow:
     length = one.facts.get("root_length")
-    length = length if isinstance(length, int) and one.by_index else None
+    length = length if isinstance(length, int) and has_strip(one) else None
     ranks = [_rank_row(each, length) for _, each in sorted(one.ranks.items())]
-    return PassRow(
+    row = PassRow(
         dataset=one.dataset, ordinal=one.ordinal, training=one.training, step=one.step, length=length, ranks=ranks
     )
+    if has_strip(one):
+        strip = strip_of(one, findings)
+        row.whole, row.repeated, row.missing = strip.whole, strip.repeated, strip.missing
+    return row
 
 
 def _rank_row(each: RankPass, length: int | None) -> RankRow:
@@ -133,20 +144,10 @@ def _rank_row(each: RankPass, length: int | None) -> RankRow:
         batches=each.num_batches,
         samples=len(each.ids),
         unique=len(np.unique(each.ids)),
-        bins=_bins(each.ids, length),
+        bins=shares_of(each.ids[each.ids < length].astype(np.int64), length) if length and len(each.ids) else [],
         wait_ms=wait,
         waiting=share,
     )
-
-
-def _bins(ids: np.ndarray, length: int | None) -> list[float]:
-    if not length or not len(ids):
-        return []
-    num = min(BINS, length)
-    unique = np.unique(ids[ids < length]).astype(np.int64)
-    edges = np.arange(num + 1) * length // num
-    counts = np.diff(np.searchsorted(unique, edges))
-    return [round(float(share), 4) for share in counts / np.diff(edges)]
 
 
 def _waiting(each: RankPass) -> tuple[float | None, float | None]:

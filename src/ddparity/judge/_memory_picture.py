@@ -82,7 +82,15 @@ class MemoryPicture(msgspec.Struct, kw_only=True):
 
 def picture_memory(candidate: Run, control: Run | None, findings: Sequence[Finding]) -> MemoryPicture | None:
     """Return the memory of a candidate's ranks along the steps; None where none was recorded."""
-    ranks = {rank: mine for rank, mine in load_memory(candidate).items() if mine.steps or mine.unfinished}
+    alone = None if control is None else next(iter(load_memory(control).values()), None)
+    return picture_ranks(load_memory(candidate), alone, findings)
+
+
+def picture_ranks(
+    held: dict[int, MemoryRank], alone: MemoryRank | None, findings: Sequence[Finding]
+) -> MemoryPicture | None:
+    """Return the memory of ranks along the steps, and of the single device beside it."""
+    ranks = {rank: mine for rank, mine in held.items() if mine.steps or mine.unfinished}
     if not ranks:
         return None
     first = _mark(findings)
@@ -91,7 +99,6 @@ def picture_memory(candidate: Run, control: Run | None, findings: Sequence[Findi
     room = min(_MAX_OF_A_LINE, max(2, _MAX_POINTS // (len(chosen) + 1)))
     keep = None if first is None else first.step
     lines = [_line(rank, ranks[rank], room, keep) for rank in chosen]
-    alone = None if control is None else next(iter(load_memory(control).values()), None)
     if alone is not None and alone.steps:
         lines.insert(0, _line(None, alone, room, keep))
     known = [mine for mine in ranks.values() if mine.capacity > 0]

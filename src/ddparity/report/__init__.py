@@ -5,6 +5,7 @@ from ddparity.report._data import render_data
 from ddparity.report._data_html import render_data_html
 from ddparity.report._html import render_html
 from ddparity.report._json import render_json
+from ddparity.report._notebook import ShownVerdict, render_fragment
 from ddparity.report._plan import render_plan
 from ddparity.report._resume import render_resumption
 from ddparity.report._text import render_text
@@ -12,6 +13,7 @@ from ddparity.report.figures import STYLE, calls_figure, errors_figure, memory_f
 
 __all__ = [
     "STYLE",
+    "ShownVerdict",
     "calls_figure",
     "errors_figure",
     "memory_figure",
@@ -19,6 +21,7 @@ __all__ = [
     "render_cause",
     "render_data",
     "render_data_html",
+    "render_fragment",
     "render_html",
     "render_json",
     "render_plan",

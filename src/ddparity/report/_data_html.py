@@ -3,15 +3,13 @@
 from html import escape
 
 from ddparity._plain import plain
-from ddparity.judge import DataReport, PassRow, RankRow
+from ddparity.judge import DataReport, PassRow, RankRow, SampleRow, SamplesPicture, SampleStrip
+from ddparity.judge._bounded import MAX_RANKS
 from ddparity.report._data import heading
 from ddparity.report._html import STYLE
 from ddparity.report._wording import GLYPHS, number, word
-
-_STRIP = """
-.strip { display: flex; min-width: 20rem; border: 1px solid var(--line); height: 1.4rem; }
-.strip span { flex: 1; background: var(--text); }
-"""
+from ddparity.report.figures import STYLE as FIGURE_STYLE
+from ddparity.report.figures import samples_figure
 
 
 def render_data_html(report: DataReport) -> str:
@@ -23,7 +21,7 @@ def render_data_html(report: DataReport) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>ddparity: the data of {_text(report.trial)}</title>
-<style>{STYLE}{_STRIP}</style>
+<style>{STYLE}{FIGURE_STYLE}</style>
 </head>
 <body>
 <main>
@@ -56,25 +54,34 @@ def _audit(report: DataReport) -> list[str]:
 
 
 def _pass(one: PassRow) -> str:
-    heads = "".join(f"<th>{name}</th>" for name in ("rank", "batches", "samples", "unique", "wait", "who took what"))
+    heads = "".join(f"<th>{name}</th>" for name in ("rank", "batches", "samples", "unique", "wait"))
     rows = "".join(_row(row) for row in one.ranks)
     return (
         f"<h2>{_text(heading(one))}</h2><div class='wide'><table><thead><tr>{heads}</tr></thead>"
-        f"<tbody>{rows}</tbody></table></div>"
+        f"<tbody>{rows}</tbody></table></div>{_strip(one)}"
     )
 
 
 def _row(row: RankRow) -> str:
     wait = "-" if row.wait_ms is None else f"{number(row.wait_ms)} ms a batch, {row.waiting or 0.0:.0%} of the time"
     cells = (row.rank, row.batches, row.samples, row.unique, wait)
-    return f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}<td>{_strip(row)}</td></tr>"
+    return f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in cells)}</tr>"
 
 
-def _strip(row: RankRow) -> str:
-    """Draw the dataset from its first sample to its last; the darker, the more of it this rank took."""
-    if not row.bins:
-        return "no index"
-    took = sum(share > 0 for share in row.bins)
-    label = f"rank {row.rank} took samples in {took} of {len(row.bins)} stretches of the dataset"
-    spans = "".join(f'<span style="opacity:{share:.3g}"></span>' for share in row.bins)
-    return f'<div class="strip" role="img" aria-label="{_text(label)}">{spans}</div>'
+def _strip(one: PassRow) -> str:
+    """Draw the dataset from its first sample to its last, a row a rank."""
+    if not one.length or not one.repeated:
+        return "<p>Its samples have no index: which of them a rank took cannot be drawn.</p>"
+    rows = [SampleRow(rank=row.rank, shares=row.bins, samples=row.samples) for row in one.ranks if row.bins]
+    strip = SampleStrip(
+        dataset=one.dataset,
+        ordinal=one.ordinal,
+        training=one.training,
+        whole=one.whole,
+        length=one.length,
+        rows=rows[:MAX_RANKS],
+        num_ranks=len(one.ranks),
+        repeated=one.repeated,
+        missing=one.missing,
+    )
+    return samples_figure(SamplesPicture(strips=[strip]))

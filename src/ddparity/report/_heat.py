@@ -12,15 +12,16 @@ _MAX_ROWS = 60
 _COLUMNS = ("init", "forward", "loss", "backward", "optimizer")
 _TITLES = {"init": "start", "forward": "output", "loss": "loss", "backward": "gradient", "optimizer": "after the step"}
 _PHASES = {"collective": "backward", "clip": "backward"}
-STYLE = """
+RULES = """
 .heat td { text-align: right; font-variant-numeric: tabular-nums; padding: .2rem .5rem; min-width: 4.5rem; }
 .heat th { padding: .2rem .5rem; font-weight: 400; } .heat thead th { font-weight: 700; }
 .heat tbody th { font-family: ui-monospace, monospace; overflow-wrap: anywhere; }
 .heat .h0 { background: var(--h0); } .heat .h1 { background: var(--h1); } .heat .h2 { background: var(--h2); }
 .heat .h3 { background: var(--h3); } .heat .first { outline: .2rem solid var(--deviates); outline-offset: -.2rem; }
-:root { --h0: #e6f4ea; --h1: #fff1d6; --h2: #ffdcc2; --h3: #ffc9c9; }
-@media (prefers-color-scheme: dark) { :root { --h0: #10301b; --h1: #3b2f10; --h2: #4a2a12; --h3: #571d1d; } }
 """
+LIGHT = "--h0: #e6f4ea; --h1: #fff1d6; --h2: #ffdcc2; --h3: #ffc9c9;"
+DARK = "--h0: #10301b; --h1: #3b2f10; --h2: #4a2a12; --h3: #571d1d;"
+STYLE = f"{RULES}:root {{ {LIGHT} }} @media (prefers-color-scheme: dark) {{ :root {{ {DARK} }} }}"
 
 
 def heat(found: ErrorMap, first: Finding | None) -> str:

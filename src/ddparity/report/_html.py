@@ -16,14 +16,11 @@ _MAX_FINDINGS = 1000
 _MAX_LOCI = 20
 _FEW = 6
 """So many findings are shown without being asked for."""
-STYLE = """
-:root { color-scheme: light dark; --page: #fff; --card: #f6f7f9; --text: #1b1f24; --soft: #57606a; --line: #d0d7de;
-  --pass: #116329; --deviates: #b3121d; --inconclusive: #7d4e00; --not-tested: #57606a; }
-@media (prefers-color-scheme: dark) { :root { --page: #0f1216; --card: #181c22; --text: #e6e9ee; --soft: #a3adb8;
-  --line: #353c45; --pass: #57d075; --deviates: #ff8f87; --inconclusive: #e9b44c; --not-tested: #a3adb8; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 72rem; padding: 1.5rem; background: var(--page); color: var(--text);
-  font: 1rem/1.5 system-ui, sans-serif; }
+LIGHT = """color-scheme: light dark; --page: #fff; --card: #f6f7f9; --text: #1b1f24; --soft: #57606a; --line: #d0d7de;
+  --pass: #116329; --deviates: #b3121d; --inconclusive: #7d4e00; --not-tested: #57606a;"""
+DARK = """--page: #0f1216; --card: #181c22; --text: #e6e9ee; --soft: #a3adb8; --line: #353c45; --pass: #57d075;
+  --deviates: #ff8f87; --inconclusive: #e9b44c; --not-tested: #a3adb8;"""
+RULES = """
 h1 { font-size: 1.5rem; } h2 { font-size: 1.15rem; margin-top: 2rem; }
 code, .name { font-family: ui-monospace, monospace; overflow-wrap: anywhere; }
 .cards { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fit, minmax(14rem, 1fr)); }
@@ -42,6 +39,13 @@ pre { overflow-x: auto; padding: .5rem .75rem; border: 1px solid var(--line); bo
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .4rem .6rem; border-bottom: 1px solid var(--line); }
 """
+STYLE = f"""
+:root {{ {LIGHT} }}
+@media (prefers-color-scheme: dark) {{ :root {{ {DARK} }} }}
+* {{ box-sizing: border-box; }}
+body {{ margin: 0 auto; max-width: 72rem; padding: 1.5rem; background: var(--page); color: var(--text);
+  font: 1rem/1.5 system-ui, sans-serif; }}
+{RULES}"""
 
 
 def render_html(verdict: Verdict, pictures: Pictures | None = None) -> str:
@@ -64,13 +68,8 @@ def render_html(verdict: Verdict, pictures: Pictures | None = None) -> str:
 <body>
 <main>
 <h1>Does the candidate agree with the control?</h1>
-<p>control <code>{_text(verdict.control)}</code><br>candidate <code>{_text(verdict.candidate)}</code></p>
-{_partial(verdict)}{_notes(verdict)}
-<h2>Verdicts</h2>
-<div class="cards">{_cards(verdict)}</div>
-<h2>First deviations</h2>
-{_loci(verdict)}
-{_pictures(verdict, pictures)}<h2>All findings</h2>
+{opening(verdict)}
+{drawings(verdict, pictures)}<h2>All findings</h2>
 {_findings(verdict)}
 {_throughput(verdict)}
 <h2>What varied</h2>
@@ -83,7 +82,18 @@ def render_html(verdict: Verdict, pictures: Pictures | None = None) -> str:
 """
 
 
-def _pictures(verdict: Verdict, pictures: Pictures | None) -> str:
+def opening(verdict: Verdict) -> str:
+    """Return what comes first: the two trials, what is missing, the four verdicts, and each layer's first deviation."""
+    return f"""<p>control <code>{_text(verdict.control)}</code><br>candidate <code>{_text(verdict.candidate)}</code></p>
+{_partial(verdict)}{_notes(verdict)}
+<h2>Verdicts</h2>
+<div class="cards">{_cards(verdict)}</div>
+<h2>First deviations</h2>
+{_loci(verdict)}"""
+
+
+def drawings(verdict: Verdict, pictures: Pictures | None) -> str:
+    """Return the pictures, each part under a heading; an empty text where nothing was measured."""
     if pictures is None:
         return ""
     first = verdict.first("numerics")

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import msgspec
 
-import ddparity
 from ddparity._errors import DdparityError, UsageError
 from ddparity.judge import Verdict, compare_trials
 from ddparity.trace._schema import TrialFacts
@@ -53,7 +52,7 @@ def find_zoo(given: Path | None = None) -> Path:
     Raises:
         UsageError: None of them holds a manifest.
     """
-    checkout = Path(ddparity.__file__).parents[2] / "zoo"
+    checkout = Path(__file__).parents[3] / "zoo"
     tried = [given] if given is not None else [Path("zoo"), checkout]
     for folder in tried:
         if (folder / MANIFEST).is_file():

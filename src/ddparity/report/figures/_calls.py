@@ -17,7 +17,7 @@ from ddparity.report.figures._frame import (
     ticks,
 )
 
-_LEFT, _RIGHT, _ROW = 88, 110, 46
+_LEFT, _RIGHT, _ROW = 88, 150, 46
 _PHASE_Y, _PHASE, _CALL_Y, _CALL = 4, 12, 18, 16
 _KINDS = {"data": "ddp-p1", "forward": "ddp-p0", "backward": "ddp-p1", "optimizer": "ddp-p0"}
 _THIN = 1.5
@@ -74,7 +74,7 @@ def _row(row: CallsRow, y: float, picture: CallsPicture) -> str:
         left, right = _ends_of(bar, picture)
         body += box(left, y + _PHASE_Y, max(right - left, 0.5), _PHASE, _KINDS.get(bar.op, "ddp-p0"), title=bar.op)
         if right - left > _LETTER:
-            body += label((left + right) / 2, y + _PHASE_Y + 10, bar.op[:1], anchor="middle")
+            body += label((left + right) / 2, y + _PHASE_Y + 10, bar.op[:1], "ddp-in", "middle")
     body += "".join(_call(bar, y, picture) for bar in sorted(row.calls, key=lambda bar: bar.first))
     return body + _ending(row, y, picture)
 
@@ -95,7 +95,7 @@ def _call(bar: Bar, y: float, picture: CallsPicture) -> str:
         body += label(x, y + _CALL_Y + _CALL + TEXT, f"✗ {bar.op} {bar.number}", "ddp-first", anchor)
     if bar.waits or bar.end > picture.span:
         lasted = _time(bar.end - bar.begin, bar.end - bar.begin)
-        words = f"… waits {lasted}" if bar.waits else f"… {lasted}"
+        words = ("… waits " + lasted if bar.end > bar.begin else "… not done") if bar.waits else f"… {lasted}"
         body += label(right + 4, y + _CALL_Y + TEXT, words, "ddp-first" if bar.waits else "")
     return body
 
@@ -112,7 +112,7 @@ def _ending(row: CallsRow, y: float, picture: CallsPicture) -> str:
 
 
 def _time(value: float, span: float) -> str:
-    if span >= 10_000:
+    if span >= 1_000:
         return f"{value / 1e3:.4g} s"
     return f"{value:.4g} ms" if span >= 1 else f"{value * 1e3:.4g} µs"
 

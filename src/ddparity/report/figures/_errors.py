@@ -2,13 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import groupby, pairwise
 
 from ddparity.judge import ErrorCell, ErrorMap, Finding
 from ddparity.report._wording import number, plural
 from ddparity.report.figures._frame import (
     LEFT,
     RIGHT,
-    TEXT,
     WIDTH,
     curve,
     figure,
@@ -21,11 +21,13 @@ from ddparity.report.figures._frame import (
     text,
 )
 
-_TOP, _HEIGHT, _BOTTOM = 26, 180, 40
+_TOP, _HEIGHT, _BOTTOM = 26, 180, 26
 _LOWEST, _HIGHEST = -3.0, 9.0
 _MAX_POINTS = 300
 _MAX_ROWS = 12
-_SERIES = (("forward", "outputs"), ("backward", "gradients"), ("optimizer", "after the step"))
+_ROOM = 80
+"""How far apart the names of two phases stand at least."""
+_TITLES = {"forward": "outputs", "backward": "gradients", "optimizer": "after the step"}
 _PHASES = {"collective": "backward", "clip": "backward"}
 
 
@@ -37,12 +39,11 @@ def errors_figure(found: ErrorMap | None, first: Finding | None = None) -> str:
     known = {cell.step for cell in cells}
     marked = first if first is not None and first.layer == "numerics" and first.step in known else None
     step = cells[-1].step if marked is None else marked.step
-    series = [(name, said, [c for c in cells if c.step == step and c.phase == name]) for name, said in _SERIES]
-    series = [each for each in series if len(each[2]) > 1]
-    if not series:
+    drawn = [cell for cell in cells if cell.step == step and cell.phase != "init"]
+    if len(drawn) < 2 or all(_units(cell) == 0 for cell in drawn):
         return ""
     caption = f"<b>Error along the depth, step {step}</b>, in units of the noise floor: up to 1 it is rounding"
-    return figure(caption + _told(marked), [_drawing(series, marked)], _largest(series))
+    return figure(caption + _told(marked), [_drawing(drawn, marked)], _largest(drawn))
 
 
 def _told(first: Finding | None) -> str:
@@ -62,66 +63,68 @@ def _power(units: float) -> float:
     return min(max(math.log10(units), _LOWEST), _HIGHEST) if units > 0 else _LOWEST
 
 
-def _drawing(series: Sequence[tuple[str, str, list[ErrorCell]]], first: Finding | None) -> str:
-    powers = [_power(_units(cell)) for _, _, cells in series for cell in cells]
+def _drawing(cells: Sequence[ErrorCell], first: Finding | None) -> str:
+    powers = [_power(_units(cell)) for cell in cells]
     low, high = math.floor(min(-1.0, *powers)), math.ceil(max(1.0, *powers))
+
+    def x(index: float) -> float:
+        return scaled(index, 0, len(cells) - 1, LEFT, WIDTH - RIGHT)
 
     def y(power: float) -> float:
         return scaled(power, low, high, _TOP + _HEIGHT, _TOP)
 
     body = ""
-    for power in range(low, high + 1, max(1, (high - low) // 6)):
+    for power in range(low, high + 1, math.ceil((high - low) / 6)):
         body += line(LEFT, y(power), WIDTH - RIGHT, y(power))
         body += label(LEFT - 6, y(power) + 4, number(10.0**power), anchor="end")
     body += line(LEFT, y(0), WIDTH - RIGHT, y(0), "ddp-curve ddp-control")
     body += label(WIDTH - RIGHT + 8, y(0) + 4, "noise floor", "ddp-strong")
-    body += label((LEFT + WIDTH - RIGHT) / 2, _TOP + _HEIGHT + 34, "order of computation", anchor="middle")
-    taken = [y(0)]
-    for index, (phase, said, cells) in enumerate(series):
-        places = _places(cells)
-        points = [(x, y(_power(_units(cells[i])))) for i, x in places]
-        body += curve(points, f"ddp-k{index}")
-        at = _free(points[-1][1], taken)
-        body += label(WIDTH - RIGHT + 8, at + 4, said, "ddp-strong")
-        if first is not None and _PHASES.get(first.phase.value, first.phase.value) == phase:
-            body += _ring(cells, first, y)
-    worst = max(powers)
-    return svg(_TOP + _HEIGHT + _BOTTOM, f"error along the depth: at most {number(10.0**worst)} noise floors", body)
+    body += label((LEFT + WIDTH - RIGHT) / 2, _TOP + _HEIGHT + 18, "order of computation", anchor="middle")
+    start, titled = 0, -_ROOM
+    for kind, (phase, group) in enumerate((phase, list(group)) for phase, group in groupby(cells, lambda c: c.phase)):
+        end = start + len(group)
+        points = [(x(i), y(powers[i])) for i in _tops(powers, start, end)]
+        body += curve(points, f"ddp-k{kind % 4}")
+        if len(group) == 1:
+            body += label(*points[0], "●", anchor="middle")
+        if start:
+            body += line(x(start - 0.5), _TOP, x(start - 0.5), _TOP + _HEIGHT)
+        middle = x((start + end - 1) / 2)
+        if middle - titled > _ROOM:
+            body += label(middle, _TOP - 8, _TITLES.get(phase, phase), "ddp-strong", "middle")
+            titled = middle
+        start = end
+    worst = f"at most {number(float(f'{10.0 ** max(powers):.3g}'))} noise floors"
+    return svg(_TOP + _HEIGHT + _BOTTOM, f"error along the depth: {worst}", body + _ring(cells, first, x, y))
 
 
-def _places(cells: Sequence[ErrorCell]) -> list[tuple[int, float]]:
-    """Return which cells are drawn and where: of each stretch of too many, the largest."""
-    num = len(cells)
-    chosen = list(range(num))
-    if num > _MAX_POINTS:
-        chosen = [
-            max(range(i * num // _MAX_POINTS, (i + 1) * num // _MAX_POINTS), key=lambda at: _power(_units(cells[at])))
-            for i in range(_MAX_POINTS)
-        ]
-    return [(i, scaled(i, 0, num - 1, LEFT, WIDTH - RIGHT)) for i in chosen]
+def _tops(powers: Sequence[float], start: int, end: int) -> list[int]:
+    """Return which comparisons are drawn: of each stretch of too many, the largest."""
+    num = end - start
+    if num <= _MAX_POINTS:
+        return list(range(start, end))
+    cuts = [start + i * num // _MAX_POINTS for i in range(_MAX_POINTS + 1)]
+    return [max(range(low, high), key=lambda at: powers[at]) for low, high in pairwise(cuts)]
 
 
-def _free(wanted: float, taken: list[float]) -> float:
-    """Return a height for a name near ``wanted`` that no other name has."""
-    at = wanted
-    while any(abs(at - other) < TEXT + 2 for other in taken):
-        at -= TEXT + 2
-    taken.append(at)
-    return at
+def _ring(
+    cells: Sequence[ErrorCell], first: Finding | None, x: Callable[[float], float], y: Callable[[float], float]
+) -> str:
+    """Outline the first deviation, if it is one of these."""
+    if first is None:
+        return ""
+    phase = _PHASES.get(first.phase.value, first.phase.value)
+    at = next((i for i, cell in enumerate(cells) if (cell.name, cell.phase) == (first.name, phase)), None)
+    if at is None:
+        return ""
+    left, top = x(at), y(_power(_units(cells[at])))
+    anchor, aside = ("end", -9) if left > WIDTH / 2 else ("start", 9)
+    ring = f'<circle cx="{left:.1f}" cy="{top:.1f}" r="6" class="ddp-ring"/>'
+    return ring + label(left + aside, top + 16, "✗ first", "ddp-first", anchor)
 
 
-def _ring(cells: Sequence[ErrorCell], first: Finding, y: Callable[[float], float]) -> str:
-    for i, cell in enumerate(cells):
-        if cell.name == first.name:
-            x, height = scaled(i, 0, len(cells) - 1, LEFT, WIDTH - RIGHT), y(_power(_units(cell)))
-            right = x > WIDTH / 2
-            words = label(x + (-9 if right else 9), height - 8, "✗ first", "ddp-first", "end" if right else "start")
-            return f'<circle cx="{x:.1f}" cy="{height:.1f}" r="6" class="ddp-ring"/>{words}'
-    return ""
-
-
-def _largest(series: Sequence[tuple[str, str, list[ErrorCell]]]) -> str:
-    cells = sorted((cell for _, _, found in series for cell in found), key=_units, reverse=True)
+def _largest(found: Sequence[ErrorCell]) -> str:
+    cells = sorted(found, key=_units, reverse=True)
     rows = [_row(cell) for cell in cells[:_MAX_ROWS]]
     return table(f"The largest of {plural(len(cells), 'comparison')}", ("name", "phase", "noise floors", "error"), rows)
 

@@ -25,7 +25,9 @@ STYLE = """
 .ddp-figure .ddp-wide { overflow-x: auto; }
 .ddp-figure svg { display: block; width: 100%; min-width: 40rem; max-width: 60rem; height: auto; background: none; }
 .ddp-figure.ddp-small svg { min-width: 0; }
-.ddp-figure svg text { fill: var(--ddp-soft); font: 12px system-ui, sans-serif; }
+.ddp-figure svg text { fill: var(--ddp-soft); font: 12px system-ui, sans-serif; paint-order: stroke;
+  stroke: var(--ddp-page); stroke-width: 3px; stroke-linejoin: round; }
+.ddp-figure svg .ddp-in { stroke: none; }
 .ddp-figure svg .ddp-strong { fill: var(--ddp-text); font-weight: 600; }
 .ddp-figure svg .ddp-first { fill: var(--ddp-bad); font-weight: 700; }
 .ddp-figure svg .ddp-axis { stroke: var(--ddp-line); fill: none; }
@@ -43,7 +45,7 @@ STYLE = """
 .ddp-figure svg .ddp-row { fill: none; stroke: var(--ddp-line); }
 .ddp-figure svg .ddp-call { fill: var(--ddp-c0); } .ddp-figure svg .ddp-p0 { fill: var(--ddp-p0); }
 .ddp-figure svg .ddp-p1 { fill: var(--ddp-p1); } .ddp-figure svg .ddp-open { fill: var(--ddp-b2); }
-.ddp-figure table { border-collapse: collapse; width: 100%; font-size: .9rem; }
+.ddp-figure tr { background: none; } .ddp-figure table { border-collapse: collapse; width: 100%; font-size: .9rem; }
 .ddp-figure caption { text-align: left; color: var(--ddp-soft); padding: .25rem 0; }
 .ddp-figure th, .ddp-figure td { text-align: left; vertical-align: top; padding: .25rem .6rem; color: var(--ddp-text);
   background: none; border: 0; border-bottom: 1px solid var(--ddp-line); font-variant-numeric: tabular-nums; }

@@ -26,7 +26,7 @@ from ddparity.report.figures._frame import (
     ticks,
 )
 
-_TOP, _HEIGHT, _LOW, _BOTTOM = 26, 200, 150, 40
+_TOP, _HEIGHT, _LOW, _BOTTOM = 26, 200, 180, 40
 _FEW = 4
 """So many lines have a pattern of their own; more of them are alike."""
 _MAX_COLUMNS = 8
@@ -36,6 +36,7 @@ _COUNTED = {
     "rss": "resident pages of the process",
 }
 _USED = {"reserved": "reserved on the device", "rss": "resident pages of the process"}
+_RAN_OUT = frozenset({"memory.out_of_memory", "memory.killed"})
 _BANDS = ("STABLE", "TIGHT", "OOM-PRONE")
 
 
@@ -55,10 +56,10 @@ def _caption(picture: MemoryPicture) -> str:
     if picture.capacity > 0:
         used = _most_used(picture)
         share = used / picture.capacity
-        parts.append(
-            f"most used {text(size(used))} of {text(size(picture.capacity))} ({text(picture.capacity_by)}): "
-            f"{share:.1%}, {band(share)}"
-        )
+        ran_out = picture.first is not None and picture.first.code in _RAN_OUT
+        word = "" if ran_out else f", {band(share)}"
+        there = f"{text(size(picture.capacity))} ({text(picture.capacity_by)})"
+        parts.append(f"most used {text(size(used))} of {there}: {share:.1%}{word}")
     left = picture.num_ranks - sum(each.rank is not None for each in picture.lines)
     if left > 0:
         parts.append(f"{plural(left, 'more rank')} left out")
@@ -123,11 +124,12 @@ class _Panel:
         for edge in edges:
             body += line(LEFT, self.y(edge), WIDTH - RIGHT, self.y(edge))
             body += label(LEFT - 6, self.y(edge) + 4, size(edge), anchor="end")
+        left = self.first is not None and self.first.step is not None and self.x(self.first.step) <= WIDTH / 2
+        body += label(WIDTH - RIGHT if left else LEFT, TEXT, title, "ddp-strong", "end" if left else "start")
         for tick in ticks(self.begin, self.end, 8, whole=True):
             body += label(self.x(tick), _TOP + self.height + 18, f"{tick:.0f}", anchor="middle")
-        body += label(LEFT, TEXT, title, "ddp-strong")
         body += label((LEFT + WIDTH - RIGHT) / 2, _TOP + self.height + 34, "training step", anchor="middle")
-        ends: list[tuple[float, MemoryLine]] = []
+        ends: list[tuple[tuple[float, float], MemoryLine]] = []
         for each in sorted(self.lines, key=lambda each: each.rank in self.marked):
             points = [(self.x(step), self.y(held)) for step, held in zip(each.steps, self.values(each), strict=True)]
             body += curve(points, self._kind(each))
@@ -135,7 +137,7 @@ class _Panel:
                 body += label(points[-1][0], points[-1][1] + 4, "✗", "ddp-first", "middle")
             elif len(points) == 1:
                 body += label(points[-1][0], points[-1][1] + 4, "●", anchor="middle")
-            ends.append((points[-1][1], each))
+            ends.append((points[-1], each))
         return svg(_TOP + self.height + _BOTTOM, said, body + _named(ends, self.marked) + self._cut())
 
     def _bands(self, edges: Sequence[float]) -> str:
@@ -143,7 +145,7 @@ class _Panel:
         for number, (low, high) in enumerate(pairwise(edges)):
             above, below = self.y(high), self.y(low)
             body += box(LEFT, above, WIDTH - LEFT - RIGHT, below - above, f"ddp-b{number}")
-            body += label(LEFT + 6, below - max(1.0, (below - above - TEXT) / 2 + 2), _BANDS[number])
+            body += label(LEFT + 6, below - max(1.0, (below - above - TEXT) / 2 + 2), _BANDS[number], "ddp-in")
         return body
 
     def _kind(self, each: MemoryLine) -> str:
@@ -170,20 +172,20 @@ class _Panel:
         return body
 
 
-def _named(ends: list[tuple[float, MemoryLine]], marked: Sequence[int]) -> str:
+def _named(ends: list[tuple[tuple[float, float], MemoryLine]], marked: Sequence[int]) -> str:
     """Name the lines where they end; those that end at one place share a name."""
-    found, shared = "", list[tuple[float, list[MemoryLine]]]()
-    for y, each in sorted(ends, key=lambda pair: pair[0]):
-        if shared and y - shared[-1][0] < TEXT + 2:
-            shared[-1][1].append(each)
+    found, shared = "", list[tuple[float, float, list[MemoryLine]]]()
+    for (x, y), each in sorted(ends, key=lambda pair: pair[0]):
+        if shared and x == shared[-1][0] and y - shared[-1][1] < TEXT + 2:
+            shared[-1][2].append(each)
         else:
-            shared.append((y, [each]))
-    for y, group in shared:
+            shared.append((x, y, [each]))
+    for x, y, group in shared:
         ranks = [each.rank for each in group if each.rank is not None]
         words = [f"rank{'' if len(ranks) == 1 else 's'} {_cut_short(listed(ranks))}"] if ranks else []
         words += ["control"] if any(each.rank is None for each in group) else []
         bad = bool(ranks) and set(ranks) <= set(marked)
-        found += label(WIDTH - RIGHT + 8, y + 4, ", ".join(words), "ddp-first" if bad else "ddp-strong")
+        found += label(x + 10, y + 4, ", ".join(words), "ddp-first" if bad else "ddp-strong")
     return found
 
 

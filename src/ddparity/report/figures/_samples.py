@@ -1,13 +1,14 @@
 """Who took which sample: a strip a rank, from the first sample to the last."""
 
 from collections.abc import Sequence
+from itertools import groupby
 
 from ddparity.judge import SamplesPicture, SampleStrip
 from ddparity.report._wording import plural
 from ddparity.report.figures._frame import TEXT, WIDTH, box, figure, first_told, label, svg, table, text
 
 _LEFT, _RIGHT, _ROW, _HIGH = 120, 20, 22, 16
-_MIN_OPACITY = 0.12
+_LEVELS = 8
 
 
 def samples_figure(picture: SamplesPicture | None) -> str:
@@ -27,7 +28,10 @@ def _strip(strip: SampleStrip) -> str:
 
 def _heading(strip: SampleStrip) -> str:
     if strip.step is not None:
-        return f"Who took which sample of the control's step {strip.step}"
+        what = "evaluation after" if strip.training is False else "training step"
+        return (
+            f"Who took which sample of the control's {what} {strip.step}{' steps' if strip.training is False else ''}"
+        )
     use = {True: "training", False: "evaluation", None: "entered no model"}[strip.training]
     return f"Who took which sample of {strip.dataset} ({use}), pass {strip.ordinal}"
 
@@ -37,7 +41,7 @@ def _caption(strip: SampleStrip) -> str:
     if strip.length > len(strip.repeated):
         parts.append("the stronger a cell, the more of its stretch the rank took")
     if strip.copies > 1:
-        parts.append(f"each is on {strip.copies} ranks, as it should be")
+        parts.append(f"each is on {strip.copies} ranks")
     if not strip.whole:
         parts.append("not all of them were to be taken, or the run ended before")
     repeated, missing = sum(strip.repeated), sum(strip.missing)
@@ -56,7 +60,7 @@ def _first(strip: SampleStrip) -> str:
     if strip.first is None:
         return ""
     low, high = _stretch(strip, strip.first)
-    which = f"sample {low}" if high - low == 1 else f"samples {low} to {high - 1}"
+    which = f"sample number {low}" if high - low == 1 else f"one of the samples {low} to {high - 1}"
     return first_told(which, strip.code)
 
 
@@ -95,14 +99,19 @@ def _drawing(strip: SampleStrip) -> str:
 
 
 def _cells(shares: Sequence[float], y: float, wide: float) -> str:
-    """Draw the cells of a row; neighbours that are alike are one."""
-    found, start = "", 0
-    for i in range(1, len(shares) + 1):
-        if i < len(shares) and shares[i] == shares[start]:
-            continue
-        if shares[start] > 0:
-            opacity = max(_MIN_OPACITY, min(shares[start], 1.0))
-            more = "" if opacity >= 1 else f' fill-opacity="{opacity:.2f}"'
-            found += box(_LEFT + start * wide, y, (i - start) * wide, _HIGH, "ddp-cell", more)
-        start = i
-    return found
+    """Draw the cells of a row: one path for all that are as strong, in which neighbours are one."""
+    levels = [0 if share <= 0 else max(1, round(min(share, 1.0) * _LEVELS)) for share in shares]
+    paths: dict[int, str] = {}
+    at = 0
+    for level, group in groupby(levels):
+        num = len(list(group))
+        if level:
+            size = f"M{_LEFT + at * wide:.1f} {y:.1f}h{num * wide:.1f}v{_HIGH}h-{num * wide:.1f}z"
+            paths[level] = paths.get(level, "") + size
+        at += num
+    return "".join(_path(path, level / _LEVELS) for level, path in sorted(paths.items()))
+
+
+def _path(path: str, opacity: float) -> str:
+    more = "" if opacity == 1 else f' fill-opacity="{opacity:.3g}"'
+    return f'<path d="{path}" class="ddp-cell"{more}/>'
