@@ -55,7 +55,8 @@ class CallsRow(msgspec.Struct, kw_only=True):
         calls: Its calls in the order in which it made them.
         phases: The phases of its steps meanwhile.
         left_out: How many calls of the span are left out, the earliest.
-        ended: When its process ended, milliseconds from the left end; None where that is outside of the picture.
+        ended: When it raised or its process ended, milliseconds from the left end; None if outside of the picture.
+        raised: Whether it raised.
         how: How it ended, or where it was, in words.
         concerned: Whether the finding names it.
     """
@@ -65,6 +66,7 @@ class CallsRow(msgspec.Struct, kw_only=True):
     phases: list[Bar] = []
     left_out: int = 0
     ended: float | None = None
+    raised: bool = False
     how: str = ""
     concerned: bool = False
 
@@ -182,21 +184,30 @@ def _around_call(run: CommRun, focus: _Focus, entered: list[tuple[Member, Call]]
 
 
 def _around_step(run: CommRun, focus: _Focus, step: int | None) -> None:
-    """Take the time of one step on all ranks: the finding's, or the last that has calls."""
-    by_step = [
-        (call.step, member.ring.wall(call.entered), member.ring.wall(_done(call)))
-        for member in run.members.values()
-        for call in member.ring.calls
-    ]
-    known = {each[0] for each in by_step}
+    """Take the time of one step on all ranks: the finding's, or the last that has calls.
+
+    Of a step that some rank never finished the one before it is shown as well, up to where the first rank gave up.
+    """
+    every = [(member, call) for member in run.members.values() for call in member.ring.calls]
+    known = {call.step for _, call in every}
     chosen = step if step in known else max(known)
-    focus.begin = min(begin for at, begin, _ in by_step if at == chosen)
-    focus.end = max(end for at, _, end in by_step if at == chosen)
+    stuck = any(call.step == chosen and _waits(member, call) for member, call in every)
+    shown = [(m, call) for m, call in every if call.step == chosen or (stuck and call.step == chosen - 1)]
+    focus.begin = min(member.ring.wall(call.entered) for member, call in shown)
+    focus.end = max(member.ring.wall(_done(call)) for member, call in shown)
+    ends = [end for rank in focus.ranks if rank in run.members and (end := _end(run.members[rank])) is not None]
+    if stuck and ends:
+        focus.end = max(focus.end, min(ends))
+
+
+def _end(member: Member) -> float | None:
+    """Return when a rank raised, or else when its process ended, as far as that is known."""
+    return member.ended if member.error is None else member.error.time
 
 
 def _row(member: Member, calls: list[Call], focus: _Focus, room: int) -> CallsRow:
     phases = [mark for mark in member.ring.records if mark.kind in _PHASES and _overlaps(member, mark, focus)]
-    ended = member.ended
+    ended = _end(member)
     at = None if ended is None else _since(ended, focus)
     return CallsRow(
         rank=member.rank,
@@ -204,6 +215,7 @@ def _row(member: Member, calls: list[Call], focus: _Focus, room: int) -> CallsRo
         phases=[_bar(member, mark, focus) for mark in phases[-_MAX_PHASES:]],
         left_out=max(0, len(calls) - room),
         ended=at if ended is not None and focus.begin <= ended <= focus.end else None,
+        raised=member.error is not None,
         how=member.describe(),
         concerned=member.rank in focus.ranks,
     )

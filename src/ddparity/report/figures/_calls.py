@@ -25,7 +25,7 @@ _LEGEND = (
     "a bar lasts from the call to its completion, and above it stand the phases of the step: "
     "d data, f forward, b backward, o optimizer"
 )
-_LETTER = 9
+_LETTER, _LETTER_WIDTH = 9, 7
 
 
 def calls_figure(picture: CallsPicture | None) -> str:
@@ -37,7 +37,7 @@ def calls_figure(picture: CallsPicture | None) -> str:
 
 def _caption(picture: CallsPicture) -> str:
     steps = sorted({bar.step for row in picture.rows for bar in row.calls if bar.step >= 0})
-    where = "" if not steps else f", step {steps[0]}" + ("" if len(steps) == 1 else f" to {steps[-1]}")
+    where = "" if not steps else (f", step {steps[0]}" if len(steps) == 1 else f", steps {steps[0]} to {steps[-1]}")
     parts = [f"<b>Calls between the ranks{where}</b>, {_time(picture.span, picture.span)} from left to right"]
     parts.append(_LEGEND)
     if picture.several_hosts:
@@ -75,7 +75,8 @@ def _row(row: CallsRow, y: float, picture: CallsPicture) -> str:
         body += box(left, y + _PHASE_Y, max(right - left, 0.5), _PHASE, _KINDS.get(bar.op, "ddp-p0"), title=bar.op)
         if right - left > _LETTER:
             body += label((left + right) / 2, y + _PHASE_Y + 10, bar.op[:1], "ddp-in", "middle")
-    body += "".join(_call(bar, y, picture) for bar in sorted(row.calls, key=lambda bar: bar.first))
+    alone = len({name.group for name in picture.names}) < 2
+    body += "".join(_call(bar, y, picture, alone=alone) for bar in sorted(row.calls, key=lambda bar: bar.first))
     return body + _ending(row, y, picture)
 
 
@@ -83,12 +84,16 @@ def _ends_of(bar: Bar, picture: CallsPicture) -> tuple[float, float]:
     return _x(bar.begin, picture), _x(bar.end, picture)
 
 
-def _call(bar: Bar, y: float, picture: CallsPicture) -> str:
+def _call(bar: Bar, y: float, picture: CallsPicture, *, alone: bool) -> str:
     left, right = _ends_of(bar, picture)
     wide = max(right - left, _THIN)
     title = f"{bar.op} number {bar.number} of {bar.group}, step {bar.step}"
     kind = "ddp-open" if bar.waits else "ddp-call"
     body = box(left, y + _CALL_Y, wide, _CALL, kind, title=title)
+    words = f"{bar.op} {bar.number}" if alone else f"{bar.group}: {bar.op} {bar.number}"
+    if len(words) * _LETTER_WIDTH < wide:
+        inside = "ddp-in" if bar.waits else "ddp-on"
+        body += label((left + wide / 2), y + _CALL_Y + TEXT, words, inside, "middle")
     if bar.first:
         body += box(left - 1.5, y + _CALL_Y - 1.5, wide + 3, _CALL + 3, "ddp-ring")
         x, anchor = (right, "end") if left > WIDTH * 0.6 else (left, "start")
@@ -104,7 +109,12 @@ def _ending(row: CallsRow, y: float, picture: CallsPicture) -> str:
     """Say where a process ended, or that a rank which the finding names made no such call."""
     if row.ended is not None:
         x = _x(row.ended, picture)
-        return line(x, y + 2, x, y + _ROW - 4, "ddp-cut") + label(x + 4, y + _CALL_Y + _CALL + TEXT, "■ ended")
+        return line(x, y + 2, x, y + _ROW - 4, "ddp-cut") + label(
+            x + 4,
+            y + _CALL_Y + _CALL + TEXT,
+            "✗ raised" if row.raised else "■ ended",
+            "ddp-first" if row.raised else "",
+        )
     called = any(bar.first for other in picture.rows for bar in other.calls)
     if row.concerned and called and not any(bar.first for bar in row.calls):
         return label(WIDTH - _RIGHT, y + _CALL_Y + _CALL + TEXT, "✗ does not call", "ddp-first", "end")

@@ -27,7 +27,7 @@ STYLE = """
 .ddp-figure.ddp-small svg { min-width: 0; }
 .ddp-figure svg text { fill: var(--ddp-soft); font: 12px system-ui, sans-serif; paint-order: stroke;
   stroke: var(--ddp-page); stroke-width: 3px; stroke-linejoin: round; }
-.ddp-figure svg .ddp-in { stroke: none; }
+.ddp-figure svg .ddp-in { stroke: none; } .ddp-figure svg .ddp-on { stroke: none; fill: var(--ddp-page); }
 .ddp-figure svg .ddp-strong { fill: var(--ddp-text); font-weight: 600; }
 .ddp-figure svg .ddp-first { fill: var(--ddp-bad); font-weight: 700; }
 .ddp-figure svg .ddp-axis { stroke: var(--ddp-line); fill: none; }

@@ -60,6 +60,8 @@ def _caption(picture: MemoryPicture) -> str:
         word = "" if ran_out else f", {band(share)}"
         there = f"{text(size(picture.capacity))} ({text(picture.capacity_by)})"
         parts.append(f"most used {text(size(used))} of {there}: {share:.1%}{word}")
+        if ran_out:
+            parts.append("what it asked for when it ran out is not in the curve")
     left = picture.num_ranks - sum(each.rank is not None for each in picture.lines)
     if left > 0:
         parts.append(f"{plural(left, 'more rank')} left out")
