@@ -13,11 +13,12 @@ from enum import Enum
 from pathlib import Path
 
 from ddparity.checkpoint import _seal, _verify
+from ddparity.cli import _documents, _health
 from ddparity.judge import _cause, _data_report, _next_trials, _resume, _verdict
 from ddparity.memory import _fit
 from ddparity.preflight import _rows
 from ddparity.trace import _schema
-from ddparity.trials import _ladders
+from ddparity.trials import _ladders, _ledger, _scoring
 
 _DOCUMENTS: dict[str, list[type]] = {
     "compare, inspect": [
@@ -31,12 +32,17 @@ _DOCUMENTS: dict[str, list[type]] = {
         _verdict.Varied,
     ],
     "data": [_data_report.DataReport, _data_report.AuditRow, _data_report.PassRow, _data_report.RankRow],
-    "ladder, ladders": [_ladders.LadderResult, _ladders.RungResult],
+    "hang": [_documents.HangReport, _documents.ProcessNow, _documents.RankThen],
+    "ladder, ladders": [_documents.LadderList, _ladders.LadderResult, _ladders.RungResult],
     "preflight": [_rows.Review, _rows.Row],
     "memory": [_fit.Forecast, _fit.Point],
     "recover": [_resume.Resumption],
     "plan": [_next_trials.TrialPlan, _next_trials.VariablePlan, _next_trials.PlannedTrial],
     "trials": [
+        _documents.TrialList,
+        _ledger.TrialRow,
+        _documents.TrialShown,
+        _ledger.Comparison,
         _schema.TrialFacts,
         _schema.TrialStatus,
         _schema.GitFacts,
@@ -46,28 +52,30 @@ _DOCUMENTS: dict[str, list[type]] = {
         _schema.RankStatus,
     ],
     "checkpoint": [_seal.Seal, _verify.Report, _verify.Condition, _verify.Fault],
-    "explain": [_cause.KnownCause],
+    "explain": [_documents.Causes, _cause.KnownCause],
+    "bundle --dry-run": [_documents.Entries, _documents.Entry],
+    "doctor": [_documents.Doctor, _health.Check, _health.Grade],
+    "config": [_documents.Settings, _documents.Setting],
+    "zoo run": [_scoring.ZooScore, _scoring.Score],
 }
 """Commands -> the types in what they print, the whole document first."""
 
 _ABOUT = {
     "compare, inspect": "`Verdict`. `inspect` prints a list of them where a bundle holds several candidates.",
     "data": "`DataReport`.",
-    "ladder, ladders": (
-        "`LadderResult`; progress goes to standard error. `ladders` without a name: "
-        '`{"schema": 1, "store", "ladders": [LadderResult], "damaged": [text]}`.'
-    ),
+    "hang": "`HangReport`.",
+    "ladder, ladders": "`LadderResult`; progress goes to standard error. `ladders` without a name: `LadderList`.",
     "preflight": "`Review`; progress goes to standard error.",
     "memory": '`Forecast`; with `--seq`, `{"lengths": {LENGTH: Forecast}}`. Sizes are bytes.',
     "recover": "`Resumption`, with `trials` (ids of `parted`, `resumed`, `whole`) and `restart` (advice).",
     "plan": "`TrialPlan`.",
-    "trials": (
-        '`trials list`: `{"schema": 1, "store", "trials": [row]}`. `trials show`: `{"schema": 1, "trial": TrialFacts, '
-        '"ranks": [RankFacts], "damaged": [text], "comparisons"}`. Both types are also the files `trial.json` and '
-        "`rank.json` of a trial."
-    ),
+    "trials": "`trials list`: `TrialList`. `trials show`: `TrialShown`.",
     "checkpoint": "`checkpoint seal`: `Seal`, as the file `ddparity-seal.json` has it. `checkpoint verify`: `Report`.",
-    "explain": '`{"schema": 1, "causes": [KnownCause]}`.',
+    "explain": "`Causes`.",
+    "bundle --dry-run": "`Entries`.",
+    "doctor": "`Doctor`.",
+    "config": "`Settings`.",
+    "zoo run": "`ZooScore`.",
 }
 
 _HEAD = """# JSON documents
@@ -83,12 +91,7 @@ _TAIL = """## Others
 
 | command | document |
 | --- | --- |
-| `zoo run` | `{"rows": [{"name", "clean_pass", "detected", "located", "seconds", "first_finding"}], "detected": "a/b", "located": "a/b", "false_alarms": "a/b"}` |
-| `hang` | `{"schema": 1, "trial", "hangs", "quiet_seconds", "ranks", "findings": [Finding], "flight_recorder"}` |
 | `timeline` | Chrome trace JSON, without `--json` |
-| `doctor` | `{"schema": 1, "checks": [{"name", "value", "grade", "advice"}], "recordable", "suggestion"}` |
-| `config` | `{"schema": 1, "settings": [{"name", "value", "source", "meaning"}]}` |
-| `bundle --dry-run` | `{"schema": 1, "entries": [{"name", "bytes", "why"}]}` |
 | `status`, `jobs`, `submit`, `cancel` | the bodies of the [gateway](../gateway.md), whose schema is `GET /openapi.json` |
 """  # noqa: E501
 

@@ -35,8 +35,10 @@ def bundle(
     with Busy("choosing what may leave the machine"):
         entries = plan_bundle([found.find(name) for name in trials])
     if dry_run and as_json:
-        rows = [{"name": each.name, "bytes": len(each.content), "why": each.why} for each in entries]
-        emit_json({"schema": 1, "entries": rows})
+        from ddparity.cli._documents import Entries, Entry
+
+        rows = [Entry(name=each.name, bytes=len(each.content), why=each.why) for each in entries]
+        emit_json(Entries(entries=rows))
         return
     if dry_run:
         emit(table(("ENTRY", "BYTES", "WHY IT IS SAFE"), [[e.name, str(len(e.content)), e.why] for e in entries]))

@@ -3,26 +3,18 @@
 import os
 import re
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, cast
+from typing import Annotated, Any, cast
 
 import typer
 
 from ddparity._errors import UsageError
 from ddparity._plain import plain
+from ddparity.cli._documents import Setting, Settings
 from ddparity.cli._main import DEBUG_VARIABLE
 from ddparity.cli._options import StoreOption
 from ddparity.cli._output import emit, emit_json, table
 
 _DEFAULT = "default"
-
-
-class _Setting(NamedTuple):
-    """One setting; ``source`` says what its value was taken from."""
-
-    name: str
-    value: Any
-    source: str
-    meaning: str
 
 
 def config(
@@ -39,34 +31,38 @@ def config(
 
     root = Store.resolve(store).root
     source = "--store" if store else _source("DDPARITY_HOME")
-    settings = [_Setting("store", str(root), source, "where trials and jobs are kept"), *_calls(root), *_switches()]
+    settings = [_setting("store", str(root), source, "where trials and jobs are kept"), *_calls(root), *_switches()]
     if gateway:
         settings += _gateway(root)
     if as_json:
-        emit_json({"schema": 1, "settings": [each._asdict() for each in settings]})
+        emit_json(Settings(settings=settings))
     else:
         rows = [(each.name, each.source, plain(_shown(each.value))) for each in settings]
         emit(table(("SETTING", "FROM", "VALUE"), rows))
 
 
-def _calls(root: Path) -> list[_Setting]:
+def _setting(name: str, value: Any, source: str, meaning: str) -> Setting:
+    return Setting(name=name, value=value, source=source, meaning=meaning)
+
+
+def _calls(root: Path) -> list[Setting]:
     """Return how the commands that call a gateway find it."""
     from ddparity.gateway._address import TOKEN_VARIABLE, address
 
     url, source = address(None, root)
     token = "set" if os.environ.get(TOKEN_VARIABLE) else "not set"
     return [
-        _Setting("url", url, source, "the gateway that submit, jobs, status, logs and cancel call"),
-        _Setting("token", token, _source(TOKEN_VARIABLE), "what they show the gateway"),
+        _setting("url", url, source, "the gateway that submit, jobs, status, logs and cancel call"),
+        _setting("token", token, _source(TOKEN_VARIABLE), "what they show the gateway"),
     ]
 
 
-def _switches() -> list[_Setting]:
+def _switches() -> list[Setting]:
     colour = "off" if os.environ.get("NO_COLOR") else "on terminals"
     debug = "on" if os.environ.get(DEBUG_VARIABLE) == "1" else "off"
     return [
-        _Setting("colour", colour, _source("NO_COLOR"), "colour of the words of verdicts"),
-        _Setting("debug", debug, _source(DEBUG_VARIABLE), "whether an error prints where it was raised"),
+        _setting("colour", colour, _source("NO_COLOR"), "colour of the words of verdicts"),
+        _setting("debug", debug, _source(DEBUG_VARIABLE), "whether an error prints where it was raised"),
     ]
 
 
@@ -74,7 +70,7 @@ def _source(variable: str) -> str:
     return variable if os.environ.get(variable) else _DEFAULT
 
 
-def _gateway(root: Path) -> list[_Setting]:
+def _gateway(root: Path) -> list[Setting]:
     """Return the gateway's settings, as ``ddparity serve`` without an argument would take them."""
     try:
         from ddparity.gateway._settings import Settings
@@ -83,7 +79,7 @@ def _gateway(root: Path) -> list[_Setting]:
 
     values, sources = Settings.load(root), Settings.sources(root)
     return [
-        _Setting(f"gateway {name}", _safe(getattr(values, name)), sources.get(name, _DEFAULT), field.description or "")
+        _setting(f"gateway {name}", _safe(getattr(values, name)), sources.get(name, _DEFAULT), field.description or "")
         for name, field in Settings.model_fields.items()
         if name != "store"
     ]

@@ -27,7 +27,9 @@ def doctor(
         checks = examine(found)
     able, command = recordable(checks), suggestion(checks, found)
     if as_json:
-        emit_json({"schema": 1, "checks": checks, "recordable": able, "suggestion": command})
+        from ddparity.cli._documents import Doctor
+
+        emit_json(Doctor(checks=checks, recordable=able, suggestion=command))
     else:
         glyphs = {Grade.OK: "✓", Grade.WARN: "!", Grade.FAIL: "✗"}
         lines = [f"{glyphs[each.grade]} {each.grade.value:<4}  {each.name}: {plain(each.value)}" for each in checks]

@@ -1,6 +1,5 @@
 """``ddparity explain``: what a cause means, what proves it, and what to do about it."""
 
-import dataclasses
 from typing import Annotated
 
 import typer
@@ -23,7 +22,9 @@ def explain(
 
     known = known_causes() if code is None else [find_cause(code)]
     if as_json:
-        emit_json({"schema": 1, "causes": [dataclasses.asdict(each) for each in known]})
+        from ddparity.cli._documents import Causes
+
+        emit_json(Causes(causes=known))
     elif code is None:
         emit(table(("CODE", "MEANING"), [(each.code, each.meaning) for each in known]))
     else:

@@ -1,7 +1,7 @@
 """``ddparity hang``: who waits in what, since when, and where those are that did not come."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -11,6 +11,7 @@ from ddparity.cli._options import StoreOption, trial_names
 from ddparity.cli._output import emit, emit_json
 
 if TYPE_CHECKING:
+    from ddparity.cli._documents import ProcessNow
     from ddparity.judge import Finding
     from ddparity.trace import TrialFacts
     from ddparity.trials._live import LiveProcess
@@ -56,15 +57,17 @@ def hang(
     found = [] if moving else _examined(folder, processes)
     witness = _witnessed(folder, flight_recorder)
     if as_json:
+        from ddparity.cli._documents import HangReport
+
         emit_json(
-            {
-                "schema": 1,
-                "trial": folder.name,
-                "hangs": not moving,
-                "quiet_seconds": quiet,
-                **_document(processes, found),
-                "flight_recorder": witness,
-            }
+            HangReport(
+                trial=folder.name,
+                hangs=not moving,
+                quiet_seconds=quiet,
+                processes=[_now(each) for each in processes],
+                findings=found,
+                flight_recorder=witness,
+            )
         )
     else:
         emit("\n".join([*_text(processes, found, quiet, moving=moving), *_told(witness)]))
@@ -107,8 +110,10 @@ def _flight_alone(path: Path | None, *, as_json: bool) -> NoReturn:
     last = {rank: member.ring.calls[-1] for rank, member in run.members.items() if member.ring.calls}
     ranks = {rank: f"#{call.seq} of {call.group}: {told(call)}" for rank, call in last.items()}
     if as_json:
-        document = {"schema": 1, "checked": checked, "missing_ranks": run.missing}
-        emit_json({**document, "ranks": [{"rank": r, "last_call": t} for r, t in ranks.items()], "findings": found})
+        from ddparity.cli._documents import HangReport, RankThen
+
+        then = [RankThen(rank=rank, at=text) for rank, text in ranks.items()]
+        emit_json(HangReport(checked=checked, missing_ranks=run.missing, ranks=then, findings=found))
     else:
         lines = [f"flight recorder of {len(run.members)} of {run.world_size} ranks, {checked} calls compared"]
         lines += [f"rank {rank}: last call {plain(text)}" for rank, text in ranks.items()]
@@ -144,14 +149,17 @@ def _ended(folder: Path, path: Path | None, *, as_json: bool) -> NoReturn:
     ranks = {rank: where_now(member) for rank, member in sorted(run.members.items())}
     witness = _witnessed(folder, path)
     if as_json:
-        told = {"schema": 1, "trial": folder.name, "hangs": False, "outcome": outcome(facts)}
+        from ddparity.cli._documents import HangReport, RankThen
+
         emit_json(
-            {
-                **told,
-                "ranks": [{"rank": rank, "is": text} for rank, text in ranks.items()],
-                "findings": found,
-                "flight_recorder": witness,
-            }
+            HangReport(
+                trial=folder.name,
+                outcome=outcome(facts),
+                missing_ranks=run.missing,
+                ranks=[RankThen(rank=rank, at=text) for rank, text in ranks.items()],
+                findings=found,
+                flight_recorder=witness,
+            )
         )
     else:
         lines = [_how_it_ended(facts), *(f"rank {rank}: {plain(text)}" for rank, text in ranks.items())]
@@ -180,26 +188,22 @@ def _examined(folder: Path, processes: list["LiveProcess"]) -> list["Finding"]:
     return unanswering(run, silent) + examine(run, status=TrialStatus.RUNNING)[1]
 
 
-def _document(processes: list["LiveProcess"], found: list["Finding"]) -> dict[str, Any]:
+def _now(process: "LiveProcess") -> "ProcessNow":
+    from ddparity.cli._documents import ProcessNow
     from ddparity.trace._ring_format import Field
 
-    return {
-        "processes": [
-            {
-                "rank": each.ring.rank,
-                "pid": each.ring[Field.PID],
-                "host": each.ring.text(Field.HOST),
-                "state": each.state,
-                "answers": each.answers,
-                "quiet_seconds": round(each.quiet_seconds, 3),
-                "step": each.ring[Field.STEP],
-                "last_call": _last_call(each),
-                "stacks": each.stacks,
-            }
-            for each in processes
-        ],
-        "findings": found,
-    }
+    ring = process.ring
+    return ProcessNow(
+        rank=ring.rank,
+        pid=ring[Field.PID],
+        host=ring.text(Field.HOST),
+        state=process.state,
+        answers=process.answers,
+        quiet_seconds=round(process.quiet_seconds, 3),
+        step=ring[Field.STEP],
+        last_call=_last_call(process),
+        stacks=process.stacks,
+    )
 
 
 def _last_call(process: "LiveProcess") -> str:

@@ -51,7 +51,9 @@ def _list(kept: "Ladders", root: str, *, as_json: bool) -> None:
         except UsageError:  # removed since it was listed
             continue
     if as_json:
-        emit_json({"schema": 1, "store": root, "ladders": results, "damaged": damaged})
+        from ddparity.cli._documents import LadderList
+
+        emit_json(LadderList(store=root, ladders=results, damaged=damaged))
     elif not results and not damaged:
         emit(f"The store {root!r} holds no ladder. Climb one: ddparity ladder --nproc 1,2 -- train.py")
     else:

@@ -37,7 +37,9 @@ def list_trials(store: StoreOption = None, as_json: JsonOption = False) -> None:
     with Ledger(found) as ledger:
         rows = ledger.trials()
     if as_json:
-        emit_json({"schema": 1, "store": str(found.root), "trials": rows})
+        from ddparity.cli._documents import TrialList
+
+        emit_json(TrialList(store=str(found.root), trials=rows))
     elif not rows:
         emit(f"The store {str(found.root)!r} holds no trial. Record one: ddparity record --name NAME -- COMMAND")
     else:
@@ -68,7 +70,9 @@ def show_trial(
     with Ledger(found) as ledger:
         comparisons = ledger.comparisons(facts.id)
     if as_json:
-        emit_json({"schema": 1, "trial": facts, "ranks": ranks, "damaged": faults, "comparisons": comparisons})
+        from ddparity.cli._documents import TrialShown
+
+        emit_json(TrialShown(trial=facts, ranks=ranks, damaged=faults, comparisons=comparisons))
         return
     blocks = [_trial_lines(facts, folder), *(_rank_lines(rank) for rank in ranks)]
     blocks += [[f"damaged: {fault}"] for fault in faults] + [_comparison_lines(comparisons)]

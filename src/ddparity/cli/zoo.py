@@ -83,7 +83,7 @@ def _text(outcomes: list[Outcome]) -> str:
     totals = summarise(outcomes)
     return (
         f"{table(heads, [_cells(outcome) for outcome in outcomes])}\n\n"
-        f"detected {totals['detected']}, located {totals['located']}, false alarms {totals['false_alarms']}"
+        f"detected {totals.detected}, located {totals.located}, false alarms {totals.false_alarms}"
     )
 
 

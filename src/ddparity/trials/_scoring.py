@@ -143,22 +143,34 @@ def _shown(row: Row, verdict: Verdict | None) -> Finding | None:
     return locating(row.locus, verdict) or next(iter(first_findings(verdict)), None) or verdict.first()
 
 
-def summarise(outcomes: Iterable[Outcome]) -> dict[str, Any]:
-    """Return the document of ``zoo run --json``.
+class ZooScore(msgspec.Struct, kw_only=True):
+    """The document of ``zoo run --json``.
 
-    ``detected`` and ``located`` count the rows with a fault; ``false_alarms`` counts, among the runs without one
-    (every clean run, and the ``--bug`` run of a look-alike), those in which some layer deviates.
+    Attributes:
+        detected: Of the rows with a fault, those in which it was seen, as ``hits/rows``.
+        located: Of these, those whose first finding names the right place.
+        false_alarms: Of the runs without a fault (every clean run, and the ``--bug`` run of a look-alike), those in
+            which some layer deviates.
     """
+
+    rows: list[Score]
+    detected: str
+    located: str
+    false_alarms: str
+
+
+def summarise(outcomes: Iterable[Outcome]) -> ZooScore:
+    """Return the document of ``zoo run --json``."""
     outcomes = list(outcomes)
     faulty = [outcome.score for outcome in outcomes if not outcome.row.benign]
     healthy = [outcome.clean for outcome in outcomes]
     healthy += [outcome.faulty for outcome in outcomes if outcome.row.benign]
-    return {
-        "rows": [msgspec.to_builtins(outcome.score) for outcome in outcomes],
-        "detected": _ratio(score.detected for score in faulty),
-        "located": _ratio(bool(score.located) for score in faulty),
-        "false_alarms": _ratio(verdict is not None and deviates(verdict) for verdict in healthy),
-    }
+    return ZooScore(
+        rows=[outcome.score for outcome in outcomes],
+        detected=_ratio(score.detected for score in faulty),
+        located=_ratio(bool(score.located) for score in faulty),
+        false_alarms=_ratio(verdict is not None and deviates(verdict) for verdict in healthy),
+    )
 
 
 def all_well(outcomes: Iterable[Outcome]) -> bool:
