@@ -60,12 +60,16 @@ def lines(text: str) -> Iterator[str]:
             yield line
 
 
+def listings(page: Path) -> list[str]:
+    """Return what a page shows of a shell: fenced blocks, then indented ones."""
+    found = [each.text for each in blocks(page) if each.language in ("sh", "bash", "console", "")]
+    return found + [match[1] for match in _INDENTED.finditer(_FENCE.sub("", page.read_text(encoding="utf-8")))]
+
+
 def shown_commands(page: Path) -> Iterator[tuple[list[str], bool]]:
     """Yield each ``ddparity`` command that a page shows, as words, and whether it stands whole in a block."""
     text = page.read_text(encoding="utf-8")
-    listings = [each.text for each in blocks(page) if each.language in ("sh", "bash", "console", "")]
-    listings += [match[1] for match in _INDENTED.finditer(_FENCE.sub("", text))]
-    for listing in listings:
+    for listing in listings(page):
         for line in lines(listing):
             if line.startswith("ddparity "):
                 yield words(line), True

@@ -190,11 +190,11 @@ def test_the_test_of_what_is_shown_can_fail() -> None:
 class Terminal:
     """Runs commands one after the other in a folder, as a reader would; a gateway goes on in the background."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **env: str) -> None:
         self._folder = folder
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         settings = {"OMP_NUM_THREADS": "1", "COLUMNS": "200", "DDPARITY_GATEWAY_PORT": "0", "PYTHONUNBUFFERED": "1"}
-        self._env = {**os.environ, "PATH": path, **settings}
+        self._env = {**os.environ, "PATH": path, **settings, **env}
         self._background: list[subprocess.Popen[bytes]] = []
 
     def __enter__(self) -> "Terminal":
@@ -220,7 +220,8 @@ class Terminal:
     def _serve(self, line: str) -> str:
         output = (self._folder / "serve.log").open("wb")
         with output:
-            process = subprocess.Popen(line.split(), cwd=self._folder, env=self._env, stdout=output, stderr=output)
+            words = ["/bin/bash", "-c", f"exec {line}"]
+            process = subprocess.Popen(words, cwd=self._folder, env=self._env, stdout=output, stderr=output)
         self._background.append(process)
         written = self._folder / ".ddparity" / "gateway.json"
         for _ in range(600):

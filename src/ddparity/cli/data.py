@@ -14,9 +14,6 @@ from ddparity.cli._output import emit, emit_json, say
 if TYPE_CHECKING:
     from ddparity.trials import Store
 
-# What stands behind the first word of the command is the command's own, -- or not.
-CONTEXT_SETTINGS = {"allow_interspersed_args": False}
-
 
 def data(
     command: Annotated[
