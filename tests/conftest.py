@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 TOLERATED_VARIABLES = {"PYTEST_CURRENT_TEST", "PYTEST_VERSION", "COLUMNS", "LINES"}
-IMPORT_VARIABLES = ("KMP_", "TORCHINDUCTOR_", "TORCH_", "TRITON_")
+IMPORT_VARIABLES = ("KMP_", "TORCHINDUCTOR_", "TORCH_", "TRITON_", "PYTORCH_NVML_")
 """Prefixes of what libraries set for good when they are first imported."""
 
 

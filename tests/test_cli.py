@@ -23,7 +23,7 @@ from ddparity.trials import Ledger, Store
 
 pytestmark = pytest.mark.timeout(120)
 WIDTH = max(map(len, COMMANDS))
-GROUPS = {"trials", "zoo", "checkpoint"}
+GROUPS = {"export", "trials", "zoo", "checkpoint"}
 DDPARITY = str(Path(sys.executable).with_name("ddparity"))
 
 

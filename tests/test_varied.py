@@ -246,3 +246,36 @@ def test_order_is_stable_and_every_fact_belongs_to_one_variable():
     facts = [fact for v in found for fact in v.facts]
     assert sorted(facts) == sorted({*ours, *theirs})
     assert isinstance(split(["python"]), Command)
+
+
+def told(values: dict[str, Any]) -> dict[str, Any]:
+    return {"hyperparameters": values}
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "command", "expected"),
+    [
+        # what the world size divides, told by a framework
+        (
+            {"batch_size": 8, "lr": 0.1},
+            {"batch_size": 4, "lr": 0.1},
+            "torchrun --nproc-per-node 2 t.py",
+            ["world_size"],
+        ),
+        # the same number of samples in micro-batches
+        ({"batch_size": 8, "accum": 1}, {"batch_size": 4, "accum": 2}, "python t.py", ["micro_batches"]),
+        # an argument explains what it brings along
+        ({"max_steps": 6}, {"max_steps": 9}, "python t.py --max-steps 9", ["--max-steps"]),
+        # a setting that nothing on the command line explains is a variable of its own
+        ({"lr": 0.1}, {"lr": 0.2}, "python t.py", ["hyperparameter:lr"]),
+        ({"lr": 0.1}, {"lr": 0.2}, "torchrun --nproc-per-node 2 t.py", ["hyperparameter:lr", "world_size"]),
+        # the number of processes under a name of its own
+        ({}, {}, "torchrun --nproc-per-node 2 t.py --devices 2", ["world_size"]),
+        ({}, {}, "torchrun --nproc-per-node 2 t.py --accumulate 2", ["micro_batches", "world_size"]),
+    ],
+)
+def test_settings_that_a_callback_told_belong_to_what_was_changed(ours, theirs, command, expected):
+    world = 2 if "torchrun" in command else 1
+    control = trial("python t.py", rank=told(ours))
+    candidate = trial(command, world, name="two", rank=told(theirs))
+    assert sorted(names(control, candidate)) == sorted(expected)

@@ -4,6 +4,7 @@
     +-- UsageError (ValueError)        2   a flag, a name or a path the user gave cannot be used
     |   +-- TrialNotFound              2   no trial of that name or id in the store
     |   +-- StaleControl               2   the code changed since the control was recorded
+    |   +-- DependencyMissing (ImportError) 2  a package that only some commands need is not installed
     +-- TraceError (ValueError)        3   a recorded file is missing, truncated, corrupt or too large
     +-- CheckpointDamaged (ValueError) 1   a checkpoint is not what was sealed
     +-- CommandFailed                  4   the launched command failed or timed out
@@ -41,6 +42,10 @@ class TrialNotFound(UsageError):
 
 class StaleControl(UsageError):
     """Control and candidate ran different versions of the same code; the message names it and what to record again."""
+
+
+class DependencyMissing(UsageError, ImportError):
+    """A package that only this needs cannot be imported; the message names the command that installs it."""
 
 
 class TraceError(DdparityError, ValueError):

@@ -35,3 +35,13 @@ def mark(name: str, tensor: T) -> T:
     if session is not None:
         session.marked(name, tensor)
     return tensor
+
+
+def hyperparameters(values: dict[str, Any]) -> None:
+    """Make settings facts of the trial, so that what varied between two trials names them; for the integrations.
+
+    ``values`` holds numbers, switches and short words: none of them a sample, a path or a secret.
+    """
+    session = current_session()
+    if session is not None:
+        session.hyperparameters(values)

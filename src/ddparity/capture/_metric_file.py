@@ -28,12 +28,17 @@ def log_metric(name: str, value: float, step: int | None = None) -> float:
         value: The number.
         step: Which step, epoch or sample it belongs to, where the script counts them.
     """
+    note_metric(name, value, step)
+    return value
+
+
+def note_metric(name: str, value: float, step: int | None = None, *, compared: bool = True) -> None:
+    """Take a number; ``compared``: whether it may be the result of an evaluation, to be held against the control's."""
     if path := os.environ.get(METRICS_VARIABLE):
         _append(path, name, value, step)
     session = current_session()
     if session is not None:
-        session.metric(name, value)
-    return value
+        session.metric(name, value, step, compared=compared)
 
 
 def _append(path: str, name: str, value: float, step: int | None) -> None:

@@ -32,7 +32,8 @@ _MAX_REDUCED = 16
 _MAX_FRAMES = 25
 _OURS = str(Path(__file__).parent)
 _LOADER = "/torch/utils/data/"
-_LIBRARIES = ("site-packages", "/torch/", "<frozen")
+_TORCH = ("/torch/", "<frozen")
+_LIBRARIES = "site-packages"
 _KEY = re.compile(r"""["']([\w./-]+)["']\s*:[^,{}]*$""")
 _KEYWORD = re.compile(r"""(\w+)\s*=(?!=)[^,()]*$""")
 _RECEIVER = re.compile(r"(\w+)[\])]*\s*$")
@@ -58,7 +59,8 @@ class MetricWatch:
 
     def forked(self) -> None:
         """Begin anew in a child process."""
-        self._active = False
+        self.active = False
+        """Whether an evaluation goes on: a batch entered a model without training it, and training has not gone on."""
         self._step = 0
         self._talked = False
         self._reads: dict[tuple[CodeType, int], Read] = {}
@@ -75,15 +77,15 @@ class MetricWatch:
 
     def evaluated(self) -> None:
         """A batch entered a model without training it."""
-        if not self._active:
-            self._active, self._step = True, self.session.step
+        if not self.active:
+            self.active, self._step = True, self.session.step
         self._talked = False
 
     def close(self) -> None:
         """The evaluation is over: write what was read."""
-        if not self._active:
+        if not self.active:
             return
-        self._active = False
+        self.active = False
         writer = self.session.writer
         for read in self._reads.values():
             place = _Place.of(read.code, read.at)
@@ -106,7 +108,7 @@ class MetricWatch:
         @functools.wraps(original)
         def read(tensor: Any) -> Any:
             value = original(tensor)
-            if self._active and not torch.compiler.is_compiling():
+            if self.active and not torch.compiler.is_compiling():
                 self._read(value, sys._getframe(1))
             return value
 
@@ -128,7 +130,7 @@ class MetricWatch:
     def _collective(self, original: Callable[..., Any], *, sums: bool) -> Callable[..., Any]:
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not self._active or torch.compiler.is_compiling():
+            if not self.active or torch.compiler.is_compiling():
                 return original(*args, **kwargs)
             before = self._before(args, kwargs) if sums else None
             result = original(*args, **kwargs)
@@ -172,9 +174,10 @@ class _Place:
 
 
 def _user_frame(frame: Any) -> Any:
-    """Return the nearest frame that is neither torch's, nor ours, nor another installed library's.
+    """Return the nearest frame that is neither torch's nor ours.
 
-    None for what a loader reads, as its workers' seed: that is no number of the user's.
+    None where that is another installed library's, such as a framework's loop: what it reads is no number of the
+    user's, as little as what a loader reads, its workers' seed for one.
     """
     for _ in range(_MAX_FRAMES):
         if frame is None:
@@ -182,8 +185,8 @@ def _user_frame(frame: Any) -> Any:
         name = frame.f_code.co_filename
         if _LOADER in name:
             return None
-        if not name.startswith(_OURS) and not any(part in name for part in _LIBRARIES):
-            return frame
+        if not name.startswith(_OURS) and not any(part in name for part in _TORCH):
+            return None if _LIBRARIES in name else frame
         frame = frame.f_back
     return None
 

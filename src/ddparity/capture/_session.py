@@ -82,6 +82,7 @@ class Session:
         self.window = 0
         self._once: set[str] = set()
         self._pending: list[tuple[str, str]] = []
+        self._hyperparameters: dict[str, Any] = {}
 
     # -- life -------------------------------------------------------------------------------------------------------
 
@@ -251,13 +252,29 @@ class Session:
             self.forward.outputs.mark(name, tensor)
 
     @guarded
-    def metric(self, name: str, value: float) -> None:
-        """Take a number from ``ddparity.log_metric``."""
+    def metric(self, name: str, value: float, step: int | None, *, compared: bool) -> None:
+        """Take a number from ``ddparity.log_metric`` or an integration; ``step`` is the script's own count."""
         if self.may_record():
-            self.writer.event(Event.METRIC, step=self.step, name=name, value=float(value))
+            told = {} if step is None else {"own_step": step}
+            told |= {} if compared else {"compared": False}
+            self.writer.event(Event.METRIC, step=self.step, name=name, value=float(value), **told)
+
+    @guarded
+    def hyperparameters(self, values: dict[str, Any]) -> None:
+        """Take settings from an integration; before anything is recorded they are kept for when it is."""
+        self._hyperparameters |= values
+        if self.opened:
+            self.writer.facts.hyperparameters |= values
+            self.writer.write_facts()
+
+    @property
+    def evaluating(self) -> bool:
+        """Whether a batch has entered a model without training it since training last went on."""
+        return self.metrics.active
 
     def _open(self) -> RankWriter:
         self.rank, self.world_size, facts = _facts.rank_facts(self.config)
+        facts.hyperparameters |= self._hyperparameters
         folder = Path(self.config.trial_dir) / f"rank-{self.rank:05d}"
         self._flushed = time.monotonic()
         if self.comm.ring is None:

@@ -24,6 +24,7 @@ COMMANDS = {
     "hang": "Who waits for whom in a run that hangs now.",
     "timeline": "Calls and steps of a trial as a Chrome trace.",
     "trials": "The recorded trials.",
+    "export": "Metrics and verdicts to TensorBoard or MLflow.",
     "recover": "Interrupt a training, let it resume, and compare.",
     "checkpoint": "Seal what was saved; verify it before training resumes.",
     "serve": "Take training jobs over HTTP.",

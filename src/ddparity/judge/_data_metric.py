@@ -4,6 +4,7 @@ A number counts as the evaluation's result on a rank that evaluated all samples,
 other before it was read and all that read it got the same. Others are numbers of one share.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,12 @@ from ._verdict import Finding, Floor, Phase
 _CLOSE = 1e-5
 """How near a relation must hold to be called by its name."""
 _MAX_FLOOR = 1e-2
+_OF_THE_MACHINE = re.compile(
+    r"(?:\A|[_./ -])(?:run_?time|wall_?time|time|seconds|secs|elapsed|duration|latency|speed|throughput|tps|mfu|flops"
+    r"|flos|memory)\Z|(?:samples|steps|tokens|it)_per_|per_(?:second|sec)\Z|_mem_|/s\Z",
+    re.IGNORECASE,
+)
+"""How long it took and what it held, which no two runs have in common: ``eval_runtime``, ``samples_per_second``."""
 
 
 Place = tuple[str, str]
@@ -122,8 +129,15 @@ def _matched(wanted: Places, held: dict[int, Places]) -> dict[Place, Place]:
 
 
 def _by_place(step: RankStep) -> Places:
-    """Return the last value of each number of an evaluation: by its place in the code, or as it was logged."""
-    return {(event.name, str(event.data.get("at", ""))): event for event in step.events.get(Event.METRIC, [])}
+    """Return the last value of each number of an evaluation: by its place in the code, or as it was logged.
+
+    Numbers of the training that were logged in between, and those of the machine, are none of an evaluation.
+    """
+    return {
+        (event.name, str(event.data.get("at", ""))): event
+        for event in step.events.get(Event.METRIC, [])
+        if event.data.get("compared", True) and not _OF_THE_MACHINE.search(event.name)
+    }
 
 
 def _add_error(finding: Finding, metric: Metric) -> None:

@@ -8,6 +8,8 @@ from . import _command
 
 _RECORDER = ("dtype", "neutral_dropout")
 """Options of ``ddparity record`` that change the numbers."""
+HYPERPARAMETER = "hyperparameter:"
+"""Before the name of a setting that a framework's callback told."""
 _CHANCE = frozenset({"env:MASTER_PORT", "env:SLURM_JOB_ID", "env:SLURM_STEP_ID", "env:TORCHELASTIC_RUN_ID"})
 """What is another with every run and chosen by nobody."""
 
@@ -42,4 +44,5 @@ def _rank_facts(trial: Trial) -> dict[str, Any]:
     facts["seed"] = rank.seeds.get("torch")
     facts |= {f"version:{name}": version for name, version in rank.versions.items()}
     facts |= {name if name == "num_threads" else f"setting:{name}": v for name, v in rank.settings.items()}
+    facts |= {f"{HYPERPARAMETER}{name}": value for name, value in rank.hyperparameters.items()}
     return facts

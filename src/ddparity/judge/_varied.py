@@ -11,7 +11,7 @@ from typing import Any
 
 from ddparity.trace import Trial
 
-from ._facts import flat_facts
+from ._facts import HYPERPARAMETER, flat_facts
 from ._stale import changed_code
 from ._verdict import Varied
 
@@ -23,10 +23,11 @@ _WITH_WORLD = re.compile(
     r"|ROLE_|NCCL_|GLOO_|HCCL_|SLURM_|TORCHELASTIC_|CUDA_VISIBLE_|HIP_VISIBLE_|ROCR_VISIBLE_|ASCEND_RT_)"
 )
 _WITH_DEVICE = re.compile(r"device|backend|version:(cuda|platform)|setting:cudnn|env:(CUDA|HIP|ROCR|ASCEND|NVIDIA)_")
-_EFFECTS = re.compile(r"seed\Z|setting:|batch_shape|backend\Z|master\Z|num_threads\Z")
+_EFFECTS = re.compile(rf"seed\Z|setting:|{HYPERPARAMETER}|batch_shape|backend\Z|master\Z|num_threads\Z")
 """Facts that nobody chooses by themselves: some choice, known or not, set them."""
 _ARGUMENT = re.compile(r"-|argument |.*=\Z")
 _BATCH = re.compile(r"batch|\A--?bsz?\Z|samples", re.IGNORECASE)
+_PROCESSES = re.compile(r"devices|gpus|world|nproc|processes|ranks", re.IGNORECASE)
 _ACCUMULATION = re.compile(r"accum|micro|chunks", re.IGNORECASE)
 _IGNORED = frozenset({"version:ddparity"})
 _TURN = {CODE: 0, MICRO: 1, LAUNCHER: 8, WORLD: 9}
@@ -113,22 +114,41 @@ def _code(ours: dict[str, Any], theirs: dict[str, Any], left: dict[str, None], s
 def _scaled(ours: dict[str, Any], theirs: dict[str, Any], left: Iterable[str]) -> list[str]:
     """Return the arguments that the world size brings along: batch sizes that it divides, and its own number."""
     old, new = ours[WORLD], theirs[WORLD]
-    flags = {key: pair for key in left if is_argument(key) and (pair := _numbers(ours, theirs, key))}
-    same_number = [key for key, pair in flags.items() if pair == (old, new)]
-    divided = [key for key, (a, b) in flags.items() if a * max(old, 1) == b * max(new, 1)]
-    return same_number + (divided if len(divided) == 1 else [key for key in divided if _BATCH.search(key)])
+    found: list[str] = []
+    for chosen in _choices(left):
+        flags = {key: pair for key in chosen if (pair := _numbers(ours, theirs, key))}
+        for key in chosen:  # left out where it is one
+            if key not in flags and _PROCESSES.search(key) and (pair := _numbers(ours, theirs, key, absent=1)):
+                flags[key] = pair
+        found += [key for key, pair in flags.items() if pair == (old, new)]
+        divided = [key for key, (a, b) in flags.items() if a * max(old, 1) == b * max(new, 1)]
+        found += divided if len(divided) == 1 else [key for key in divided if _BATCH.search(key)]
+    return found
+
+
+def _choices(left: Iterable[str]) -> tuple[list[str], list[str]]:
+    """Return what somebody chose, each place by itself: arguments of the command, and what a framework was given."""
+    facts = list(left)
+    return [key for key in facts if is_argument(key)], [key for key in facts if key.startswith(HYPERPARAMETER)]
 
 
 def _micro_batches(ours: dict[str, Any], theirs: dict[str, Any], left: Iterable[str]) -> list[str]:
     """Return a batch size and a number of micro-batches that changed so that their product did not."""
-    flags = {key: pair for key in left if is_argument(key) and (pair := _numbers(ours, theirs, key, absent=1))}
-    counts = [key for key in flags if _ACCUMULATION.search(key) and not key.endswith("size")]
-    sizes = [key for key in flags if key not in counts and _BATCH.search(key)]
-    for count in counts:
-        for size in sizes:
-            if flags[count][0] * flags[size][0] == flags[count][1] * flags[size][1]:
-                return [count, size]
-    return counts[:1]
+    found: list[str] = []
+    for chosen in _choices(left):
+        flags = {key: pair for key in chosen if (pair := _numbers(ours, theirs, key, absent=1))}
+        counts = [key for key in flags if _ACCUMULATION.search(key) and not key.endswith("size")]
+        sizes = [key for key in flags if key not in counts and _BATCH.search(key)]
+        found += next(
+            (
+                [count, size]
+                for count in counts
+                for size in sizes
+                if flags[count][0] * flags[size][0] == flags[count][1] * flags[size][1]
+            ),
+            counts[:1],
+        )
+    return found
 
 
 def _numbers(

@@ -50,7 +50,8 @@ class Event(StrEnum):
     RESUME = "resume"  # name: what was loaded
     REQUIRES_GRAD = "requires_grad"  # data: {"frozen": [...], "unfrozen": [...]}
     WINDOW = "window"  # data: {"open": bool, "reason"}
-    METRIC = "metric"  # name: metric; value; data, where the script read it by itself: {"at", "reduced", "count"}
+    METRIC = "metric"  # name: metric; value; data: {"at", "reduced", "count"} where the script read it by itself, else
+    # {"own_step", "compared"}: the script's own count; False where it is no result of an evaluation
     EVAL_REDUCE = "eval_reduce"  # an all-reduce of a few numbers in an evaluation; data: {"before", "after"}
     NOT_RECORDED = "not_recorded"  # name: what; data: {"reason"}
     LOADER = (
@@ -105,6 +106,8 @@ class RankFacts(msgspec.Struct, kw_only=True):
     seeds: dict[str, int] = {}
     env: dict[str, str] = {}
     settings: dict[str, Any] = {}
+    hyperparameters: dict[str, Any] = {}
+    """Settings that a framework's callback told: numbers, switches, short words."""
     batch_shapes: dict[str, list[int]] = {}
     """Root module -> shape of the first tensor that entered it."""
     argv: list[str] = []
