@@ -153,11 +153,12 @@ def _last_verdict(store: Store, folder: Path, scrub: Scrubber) -> tuple[Verdict 
     if not rows:
         return None, ""
     kept = msgspec.json.decode(rows[0].verdict)
-    errors = None
-    with contextlib.suppress(DdparityError, OSError):  # for the report's pictures, which are not kept; control gone
-        _, errors = compare_and_measure(store.path(rows[0].control), folder, allow_stale=True)
+    pictures = None
+    with contextlib.suppress(DdparityError, OSError):  # they are not kept with the verdict, and the control may be gone
+        measured = compare_and_measure(store.path(rows[0].control), folder, allow_stale=True).pictures
+        pictures = msgspec.convert(scrub.value(msgspec.to_builtins(measured)), type(measured))
     verdict = msgspec.convert(scrub.value(kept), Verdict)
-    report = render_html(verdict, errors)
+    report = render_html(verdict, pictures)
     for name in scrub.names:
         if name in report:
             raise UsageError(f"The report still names {name!r}: nothing was exported. Please report this.")

@@ -26,7 +26,7 @@ def log(values: Mapping[str, Any], step: int | None, *, evaluation: bool) -> Non
     """
     for name, value in values.items():
         if name not in _COUNTERS and (number := as_number(value)) is not None:
-            note_metric(str(name), number, step, compared=evaluation)
+            note_metric(name, number, step, compared=evaluation)
 
 
 def as_number(value: Any) -> float | None:
