@@ -166,6 +166,7 @@ def _focus(run: CommRun, finding: Finding | None) -> _Focus:
     else:
         _around_step(run, focus, None if finding is None else finding.step)
     span = max(focus.end - focus.begin, 1e-6)
+    focus.end = focus.begin + span
     focus.begin -= _MARGIN / 5 * span
     focus.end += _MARGIN * span
     return focus
@@ -231,7 +232,7 @@ def _waits(member: Member, call: Call) -> bool:
 
 def _done(call: Call) -> int:
     """Return when a call was done, or where that was not seen, when it had been handed on."""
-    return call.done or max(call.launched, call.entered)
+    return max(call.done or call.launched, call.entered)
 
 
 def _overlaps(member: Member, call: Call, focus: _Focus) -> bool:
