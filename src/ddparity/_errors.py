@@ -26,6 +26,20 @@ class ExitCode(IntEnum):
     INTERRUPTED = 130
 
 
+_OF_STATUS = {
+    "PASS": ExitCode.PASS,
+    "RUNNING": ExitCode.PASS,
+    "DEVIATES": ExitCode.DEVIATES,
+    "FAILED": ExitCode.COMMAND_FAILED,
+    "INTERRUPTED": ExitCode.INTERRUPTED,
+}
+
+
+def exit_code_of(status: str) -> ExitCode:
+    """Return the exit code of a verdict's word; INCONCLUSIVE and NOT_TESTED are not enough evidence."""
+    return _OF_STATUS.get(status, ExitCode.INCONCLUSIVE)
+
+
 class DdparityError(Exception):
     """Root of every error that ddparity raises on purpose."""
 

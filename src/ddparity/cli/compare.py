@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddparity._errors import ExitCode, UsageError
+from ddparity._errors import UsageError, exit_code_of
 from ddparity.cli._busy import Busy
 from ddparity.cli._options import StoreOption, trial_names
 from ddparity.cli._output import emit, say
@@ -58,7 +58,7 @@ def compare(
     if html is not None:
         _write(html, render_html(verdict, pictures))
     emit(document if as_json else render_text(verdict).rstrip("\n"))
-    raise typer.Exit(_exit_code(verdict))
+    raise typer.Exit(exit_code_of(verdict.exit_status()))
 
 
 def _save(store: "Store", verdict: "Verdict", document: str) -> None:
@@ -77,10 +77,3 @@ def _write(path: Path, page: str) -> None:
         path.write_text(page, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"--html {str(path)!r} cannot be written ({error.strerror}). Name another file.") from error
-
-
-def _exit_code(verdict: "Verdict") -> ExitCode:
-    from ddparity.judge import Status
-
-    codes = {Status.DEVIATES: ExitCode.DEVIATES, Status.INCONCLUSIVE: ExitCode.INCONCLUSIVE}
-    return codes.get(verdict.exit_status(), ExitCode.PASS)

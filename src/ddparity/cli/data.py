@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddparity._errors import CommandFailed, ExitCode, TrialNotFound, UsageError
+from ddparity._errors import CommandFailed, TrialNotFound, UsageError, exit_code_of
 from ddparity.cli._busy import Busy
 from ddparity.cli._options import StoreOption
 from ddparity.cli._output import emit, emit_json, say
@@ -41,7 +41,7 @@ def data(
     trials = Store.resolve(store)
     folder = _recorded(trials, command) or _record(trials, command, epochs, name, timeout, dry=dry, quiet=as_json)
 
-    from ddparity.judge import Status, report_data
+    from ddparity.judge import report_data
     from ddparity.report import render_data, render_data_html
 
     with Busy("auditing what the loaders gave"):
@@ -57,8 +57,7 @@ def data(
         emit_json(report)
     else:
         emit(render_data(report).rstrip("\n"))
-    codes = {Status.DEVIATES: ExitCode.DEVIATES, Status.PASS: ExitCode.PASS}
-    raise typer.Exit(codes.get(report.status, ExitCode.INCONCLUSIVE))
+    raise typer.Exit(exit_code_of(report.status))
 
 
 def _recorded(store: "Store", command: list[str]) -> Path | None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ddparity._errors import ExitCode, UsageError
+from ddparity._errors import UsageError, exit_code_of
 from ddparity.cli._busy import Busy
 from ddparity.cli._output import emit, emit_json, say
 
@@ -41,8 +41,7 @@ def inspect(
     else:
         emit("\n\n".join(render_text(verdict).rstrip("\n") for verdict in verdicts))
     worst = {verdict.exit_status() for verdict in verdicts}
-    codes = ((Status.DEVIATES, ExitCode.DEVIATES), (Status.INCONCLUSIVE, ExitCode.INCONCLUSIVE))
-    raise typer.Exit(next((code for status, code in codes if status in worst), ExitCode.PASS))
+    raise typer.Exit(exit_code_of(next(s for s in (Status.DEVIATES, Status.INCONCLUSIVE, Status.PASS) if s in worst)))
 
 
 def _page(control: Path, candidate: Path) -> str:

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddparity._errors import ExitCode, UsageError
+from ddparity._errors import UsageError, exit_code_of
 from ddparity._plain import plain
 from ddparity.cli._busy import Busy
 from ddparity.cli._options import StoreOption
@@ -17,12 +17,6 @@ if TYPE_CHECKING:
 # What stands behind the first word of the command is the command's own, -- or not.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 _GLYPHS = {"PASS": "✓", "DEVIATES": "✗", "INCONCLUSIVE": "?", "FAILED": "✗", "RUNNING": "▶"}
-CODES = {
-    "DEVIATES": ExitCode.DEVIATES,
-    "FAILED": ExitCode.COMMAND_FAILED,
-    "INTERRUPTED": ExitCode.INTERRUPTED,
-    "INCONCLUSIVE": ExitCode.INCONCLUSIVE,
-}
 
 
 def ladder(
@@ -94,7 +88,7 @@ def ladder(
         emit_json(result)
     else:
         emit(render_ladder(result, "" if store is None else f" --store {store}"))
-    raise typer.Exit(CODES.get(result.status, ExitCode.PASS))
+    raise typer.Exit(exit_code_of(result.status))
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddparity._errors import ExitCode, TraceError, UsageError
+from ddparity._errors import TraceError, UsageError, exit_code_of
 from ddparity._plain import plain
 from ddparity.cli._options import StoreOption
 from ddparity.cli._output import emit, emit_json, table
-from ddparity.cli.ladder import CODES, render_ladder
+from ddparity.cli.ladder import render_ladder
 
 if TYPE_CHECKING:
     from ddparity.trials._ladders import LadderResult, Ladders
@@ -37,7 +37,7 @@ def ladders(
         emit_json(result)
     else:
         emit(render_ladder(result, found.option))
-    raise typer.Exit(CODES.get(result.status, ExitCode.PASS))
+    raise typer.Exit(exit_code_of(result.status))
 
 
 def _list(kept: "Ladders", root: str, *, as_json: bool) -> None:

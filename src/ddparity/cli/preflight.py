@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddparity._errors import ExitCode
+from ddparity._errors import exit_code_of
 from ddparity._plain import plain
 from ddparity.cli._busy import Busy
 from ddparity.cli._options import StoreOption
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 # What stands behind the first word of the command is the command's own, -- or not.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
 _GLYPHS = {"PASS": "✓", "DEVIATES": "✗", "INCONCLUSIVE": "?"}
-_CODES = {"DEVIATES": ExitCode.DEVIATES, "INCONCLUSIVE": ExitCode.INCONCLUSIVE}
 
 
 def preflight(
@@ -87,7 +86,7 @@ def preflight(
         emit_json(found)
     else:
         emit(render_review(found))
-    raise typer.Exit(_CODES.get(found.status, ExitCode.PASS))
+    raise typer.Exit(exit_code_of(found.status))
 
 
 def render_review(review: "Review") -> str:

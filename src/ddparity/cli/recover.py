@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 import typer
 
-from ddparity._errors import ExitCode
+from ddparity._errors import exit_code_of
 from ddparity.cli._busy import Busy
 from ddparity.cli._options import StoreOption
 from ddparity.cli._output import emit, emit_json
@@ -70,5 +70,4 @@ def recover(
         emit_json({**msgspec.to_builtins(found.answer), "trials": trials, "restart": found.notes})
     else:
         emit(render_resumption(found.answer, trials, found.notes).rstrip("\n"))
-    codes = {"PASS": ExitCode.PASS, "DEVIATES": ExitCode.DEVIATES}
-    raise typer.Exit(codes.get(found.answer.status.value, ExitCode.INCONCLUSIVE))
+    raise typer.Exit(exit_code_of(found.answer.status))

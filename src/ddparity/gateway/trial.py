@@ -8,7 +8,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from ddparity._errors import DdparityError, ExitCode
+from ddparity._errors import DdparityError, ExitCode, exit_code_of
 from ddparity.trace import TrialStatus
 from ddparity.trace._atomic import write_atomically
 from ddparity.trials import RecordSpec, Store, record
@@ -65,7 +65,7 @@ def _record(args: argparse.Namespace, command: list[str]) -> int:
 
 
 def _verdict(store: Store, control: str, candidate: str, out: Path) -> int:
-    from ddparity.judge import Status, compare_and_measure
+    from ddparity.judge import compare_and_measure
     from ddparity.report import render_html, render_json
 
     folders = store.find(control), store.find(candidate)
@@ -73,8 +73,7 @@ def _verdict(store: Store, control: str, candidate: str, out: Path) -> int:
     verdict = measured.verdict
     write_atomically(out, render_json(verdict).encode())
     write_atomically(out.with_suffix(".html"), render_html(verdict, measured.pictures).encode())
-    codes = {Status.DEVIATES: ExitCode.DEVIATES, Status.INCONCLUSIVE: ExitCode.INCONCLUSIVE}
-    return int(codes.get(verdict.exit_status(), ExitCode.PASS))
+    return int(exit_code_of(verdict.exit_status()))
 
 
 if __name__ == "__main__":
