@@ -369,6 +369,22 @@ def test_the_first_deviation_is_outlined_along_the_depth():
     assert errors_figure(None) == errors_figure(ErrorMap(cells=[])) == ""
 
 
+def test_errors_along_many_steps_are_a_curve_a_kind_and_the_table_of_steps_stays_narrow():
+    cells = [
+        ErrorCell(step=n, phase=kind, name="m", error=1e-7 * n, floor=1e-6, by_rank=dict.fromkeys(range(99), 1e-07))
+        for n in range(900)
+        for kind in ("forward", "backward")
+    ]
+    cells[-1].by_rank[77] = 1.0
+    page = whole(drawn := errors_figure(ErrorMap(cells=cells)))
+    assert sum(tag == "svg" for tag, _ in page.tags) == 2
+    assert "the largest error along the steps: at most 89.9 noise floors" in drawn
+    report = render_html(verdict(), Pictures(errors=ErrorMap(cells=cells)))
+    assert "884 earlier steps are left out" in report
+    assert ">rank 77</th>" in report
+    assert "83 more ranks are left out" in report
+
+
 def test_a_metric_of_any_numbers_is_drawn():
     points = [{"value": 1.5, "step": 1}, {"value": "nan", "step": 2}, {"value": 1e300, "step": 3}]
     page = whole(metric_figure(EVIL, points))

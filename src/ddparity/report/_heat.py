@@ -6,9 +6,10 @@ from html import escape
 
 from ddparity._plain import plain
 from ddparity.judge import ErrorCell, ErrorMap, Finding
+from ddparity.judge._bounded import some_ranks
 from ddparity.report._wording import number
 
-_MAX_ROWS = 60
+_MAX_ROWS, _MAX_COLUMNS = 60, 16
 _COLUMNS = ("init", "forward", "loss", "backward", "optimizer")
 _TITLES = {"init": "start", "forward": "output", "loss": "loss", "backward": "gradient", "optimizer": "after the step"}
 _PHASES = {"collective": "backward", "clip": "backward"}
@@ -61,24 +62,29 @@ def _over_steps(cells: list[ErrorCell]) -> str:
         key = (cell.phase, cell.step)
         worst[key] = max(worst.get(key, 0.0), _units(cell.error, cell.floor))
     phases = [name for name in _COLUMNS if any(phase == name for phase, _ in worst)]
-    body = [(_TITLES[phase], [(worst.get((phase, step)), False) for step in steps]) for phase in phases]
-    return _table("Along the steps: the largest error of each kind", [f"step {step}" for step in steps], body)
+    shown = steps[-_MAX_COLUMNS:]
+    body = [(_TITLES[phase], [(worst.get((phase, step)), False) for step in shown]) for phase in phases]
+    left = f"; {len(steps) - len(shown)} earlier steps are left out" if len(shown) < len(steps) else ""
+    caption = f"Along the steps: the largest error of each kind{left}"
+    return _table(caption, [f"step {step}" for step in shown], body)
 
 
 def _over_ranks(cells: list[ErrorCell], step: int) -> str:
     held = [cell for cell in cells if cell.phase == "backward" and len(cell.by_rank) > 1]
     if not held:
         return ""
-    ranks = sorted({rank for cell in held for rank in cell.by_rank})[:16]
     by_name = {cell.name: cell for cell in held}
     worst = max(held, key=lambda cell: max(cell.by_rank.values()))
+    every = {rank for cell in held for rank in cell.by_rank}
+    ranks = some_ranks(every, [max(worst.by_rank, key=lambda rank: worst.by_rank[rank])], _MAX_COLUMNS)
     names, left = _chosen(list(by_name), worst.name)
     body = []
     for name in names:
         cell = by_name[name]
         units = [_units(cell.by_rank[rank], cell.floor) if rank in cell.by_rank else None for rank in ranks]
         body.append((name, [(each, False) for each in units]))
-    caption = f"Step {step}, gradients that the optimizer reads, rank by rank, against the control's"
+    more = f"; {len(every) - len(ranks)} more ranks are left out" if len(every) > len(ranks) else ""
+    caption = f"Step {step}, gradients that the optimizer reads, rank by rank, against the control's{more}"
     return _table(caption, [f"rank {rank}" for rank in ranks], body) + _rest(left)
 
 

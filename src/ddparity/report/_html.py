@@ -34,7 +34,7 @@ dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1rem; ma
 dt { color: var(--soft); } dd { margin: 0; } summary { cursor: pointer; padding: .25rem 0; }
 pre { overflow-x: auto; padding: .5rem .75rem; border: 1px solid var(--line); border-radius: .25rem;
   margin: .5rem 0 0; }
-@media (max-width: 40rem) { dl { grid-template-columns: 1fr; } }
+@media (max-width: 40rem) { dl { grid-template-columns: 1fr; } .wide table { min-width: 34rem; } }
 .wide { overflow-x: auto; margin-bottom: 1rem; } caption { padding-bottom: .25rem; text-align: left; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .4rem .6rem; border-bottom: 1px solid var(--line); }
