@@ -1,6 +1,6 @@
 """What a picture of the calls is made of: a row a rank along the time, around the first call that does not fit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -120,6 +120,8 @@ class _Focus:
     group: str
     number: int
     ranks: list[int]
+    waiting: set[tuple[int, int]]
+    """Rank and serial number of the calls that ranks were still in at their last sign of life."""
     begin: float = 0.0
     end: float = 0.0
 
@@ -127,6 +129,10 @@ class _Focus:
         """Whether a call is the one."""
         here = bool(self.group) and call.group == self.group and call.seq == self.number
         return here and call.kind not in POINT_TO_POINT
+
+    def waits(self, member: Member, call: Call) -> bool:
+        """Whether a rank was still in a call at its last sign of life."""
+        return (member.rank, call.serial) in self.waiting
 
 
 def picture_calls(run: CommRun, findings: Sequence[Finding]) -> CallsPicture | None:
@@ -155,7 +161,8 @@ def picture_calls(run: CommRun, findings: Sequence[Finding]) -> CallsPicture | N
 
 
 def _focus(run: CommRun, finding: Finding | None) -> _Focus:
-    focus = _Focus("", 0, [] if finding is None else list(finding.ranks or []))
+    ranks = [] if finding is None else list(finding.ranks or [])
+    focus = _Focus("", 0, ranks, {key for member in run.members.values() for key in _waiting(member)})
     if finding is not None:
         group, number = finding.evidence.get("group"), finding.evidence.get("call")
         if isinstance(group, str) and isinstance(number, int):
@@ -192,7 +199,7 @@ def _around_step(run: CommRun, focus: _Focus, step: int | None) -> None:
     every = [(member, call) for member in run.members.values() for call in member.ring.calls]
     known = {call.step for _, call in every}
     chosen = step if step in known else max(known)
-    stuck = any(call.step == chosen and _waits(member, call) for member, call in every)
+    stuck = any(call.step == chosen and focus.waits(member, call) for member, call in every)
     shown = [(m, call) for m, call in every if call.step == chosen or (stuck and call.step == chosen - 1)]
     focus.begin = min(member.ring.wall(call.entered) for member, call in shown)
     focus.end = max(member.ring.wall(_done(call)) for member, call in shown)
@@ -212,7 +219,7 @@ def _row(member: Member, calls: list[Call], focus: _Focus, room: int) -> CallsRo
     at = None if ended is None else _since(ended, focus)
     return CallsRow(
         rank=member.rank,
-        calls=[_bar(member, call, focus, waits=_waits(member, call)) for call in calls[-room:]],
+        calls=[_bar(member, call, focus, waits=focus.waits(member, call)) for call in calls[-room:]],
         phases=[_bar(member, mark, focus) for mark in phases[-_MAX_PHASES:]],
         left_out=max(0, len(calls) - room),
         ended=at if ended is not None and focus.begin <= ended <= focus.end else None,
@@ -222,12 +229,13 @@ def _row(member: Member, calls: list[Call], focus: _Focus, room: int) -> CallsRo
     )
 
 
-def _waits(member: Member, call: Call) -> bool:
-    """Whether a rank was still in a call at its last sign of life: the last of its group, and never seen to complete.
+def _waiting(member: Member) -> Iterator[tuple[int, int]]:
+    """Yield the calls that a rank was still in: the last of each group, where it was never seen to complete.
 
     Of calls that C++ makes nobody sees the completion; those before another one of the group were completed.
     """
-    return not call.done and not any(c.group == call.group and c.serial > call.serial for c in member.ring.calls)
+    last = {call.group: call for call in member.ring.calls}
+    yield from ((member.rank, call.serial) for call in last.values() if not call.done)
 
 
 def _done(call: Call) -> int:
@@ -236,7 +244,7 @@ def _done(call: Call) -> int:
 
 
 def _overlaps(member: Member, call: Call, focus: _Focus) -> bool:
-    waits = call.kind not in _PHASES and _waits(member, call)
+    waits = call.kind not in _PHASES and focus.waits(member, call)
     done = float("inf") if waits else member.ring.wall(_done(call))
     return member.ring.wall(call.entered) <= focus.end and done >= focus.begin
 
