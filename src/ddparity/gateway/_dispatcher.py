@@ -182,18 +182,20 @@ class Dispatcher:
             self._jobs.change(job, State.CANCELLED, ended=time.time(), error=f"cancelled by {job.cancelled_by}")
             return None
         try:
-            spec, detail = self._specified(job)
+            spec, detail, control = self._specified(job)
         except (EntryRefused, OSError) as error:  # it was there when the job was submitted
             self._jobs.change(job, State.FAILED, ended=time.time(), error=f"it cannot be started: {error}")
             return None
         ref = engine.submit_held(spec)
         crash_point("after-held")
-        job = self._jobs.note(job, "prepared", {"engine": job.engine, "ref": ref, **detail}, engine_ref=ref)
+        job = self._jobs.note(
+            job, "prepared", {"engine": job.engine, "ref": ref, **detail}, engine_ref=ref, control=control
+        )
         crash_point("after-ref")
         return job
 
-    def _specified(self, job: Job) -> tuple[JobSpec, dict[str, Any]]:
-        """Return what the supervisor is to do, and what is worth telling of it."""
+    def _specified(self, job: Job) -> tuple[JobSpec, dict[str, Any], str | None]:
+        """Return what the supervisor is to do, what is worth telling of it, and the control that it has to do with."""
         entry = find_entry(job.request, self._settings.roots)
         fingerprint = entry.fingerprint()
         control = control_name(entry)
@@ -205,7 +207,7 @@ class Dispatcher:
         gate = Gate(run=run, control=control)
         spec = job_spec(job.uid, job.request, entry, gate, gpus if job.engine == "local" else None, self._settings)
         why = "off" if job.request.gate == "off" else "run" if run else "passed before"
-        return spec, {"gate": why, "fingerprint": fingerprint}
+        return spec, {"gate": why, "fingerprint": fingerprint}, control if run or job.request.record else None
 
     def _enter_end(self, job: Job, seen: Observation) -> None:
         """Enter how a job ended: nothing of it runs any more."""

@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from ddparity.gateway._entries import EntryRefused
 from ddparity.gateway._job import JobExists, JobMissing, QueueFull
 from ddparity.gateway._shield import logged
+from ddparity.gateway._trials import TrialMissing
 
 _MAX_ERRORS = 20
 
@@ -69,6 +70,7 @@ def install_errors(app: FastAPI, page_of: PageOf) -> None:
     for kind, status in answers.items():
         app.add_exception_handler(kind, _as(status))
     app.add_exception_handler(JobMissing, missing)
+    app.add_exception_handler(TrialMissing, missing)
     app.add_exception_handler(HTTPException, http)
     app.add_exception_handler(RequestValidationError, _not_valid)
     app.add_exception_handler(OperationalError, _database)

@@ -47,6 +47,8 @@ class Job:
     error: str | None
     metrics: dict[str, Any]
     phases: dict[str, Any]
+    control: str | None = None
+    """Name of the control that it proves, or is held against; None where it does neither."""
 
 
 @dataclass(frozen=True, kw_only=True)

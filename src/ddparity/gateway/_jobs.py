@@ -140,6 +140,25 @@ class Jobs:
         jobs = jobs[:limit]
         return Page(jobs=jobs, cursor=f"{jobs[-1].created!r}~{jobs[-1].uid}" if more else None)
 
+    def of_uids(self, uids: Iterable[str]) -> dict[str, Job]:
+        """Return the jobs of these numbers, by number."""
+        with self._database.read() as connection:
+            query = select(_JOBS).where(_JOBS.c.uid.in_(list(uids)))
+            return {row.uid: job_of(row) for row in connection.execute(query)}
+
+    def uids_of(self, owner: str, uids: Iterable[str]) -> set[str]:
+        """Return those of the numbers that are of an owner's jobs."""
+        query = select(_JOBS.c.uid).where(_JOBS.c.owner == owner, _JOBS.c.uid.in_(list(uids)))
+        with self._database.read() as connection:
+            return set(connection.scalars(query))
+
+    def controls_of(self, owner: str, names: Iterable[str]) -> set[str]:
+        """Return those of the names that are of controls which an owner's jobs prove, or are held against."""
+        query = select(_JOBS.c.control).distinct()
+        query = query.where(_JOBS.c.owner == owner, _JOBS.c.control.in_(list(names)))
+        with self._database.read() as connection:
+            return {str(name) for name in connection.scalars(query)}
+
     def events(self, uid: str, *, after: int = 0, limit: int = 200) -> list[JobEvent]:
         """Return what happened to a job, the oldest first."""
         query = select(_EVENTS.c.id, _EVENTS.c.time, _EVENTS.c.kind, _EVENTS.c.detail)

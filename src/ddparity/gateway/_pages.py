@@ -1,16 +1,12 @@
-"""The pages: the list of jobs and one job. Each has its JSON twin; what is shown stands in the query string."""
+"""The pages about jobs: the list, one job, log-in. Each has its JSON twin; what is shown stands in the query string."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote, urlencode
 
 from fastapi import APIRouter, Form, Query, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from starlette.staticfiles import StaticFiles
 
 from ddparity.gateway._api import CURSOR
 from ddparity.gateway._auth import COOKIE, Owner, Reader, Submitter, TheService
@@ -19,25 +15,16 @@ from ddparity.gateway._errors import Refused
 from ddparity.gateway._job import Job
 from ddparity.gateway._logs import job_logs
 from ddparity.gateway._metrics import read_metrics, thinned
+from ddparity.gateway._rendering import owner_query, rendered
 from ddparity.gateway._service import Service
 from ddparity.gateway._states import State
 from ddparity.gateway._tokens import Caller
+from ddparity.gateway._trials import JobTrials
 from ddparity.gateway._views import JobPage, status_of
 
-STATIC = StaticFiles(directory=Path(__file__).parent / "static")
-_GLYPHS = {"PENDING": "…", "RUNNING": "▶", "COMPLETED": "✓", "FAILED": "✗", "CANCELLED": "■", "LOST": "?"}
 _PAGE = 50
 _MAX_CHARTS = 24
 router = APIRouter(include_in_schema=False)
-_TEMPLATES = Environment(loader=PackageLoader("ddparity.gateway"), autoescape=True, undefined=StrictUndefined)
-_HELPERS: dict[str, Any] = {
-    "glyph": lambda word: _GLYPHS.get(word, "?"),
-    "iso": lambda seconds: datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds"),
-    "people": lambda seconds: f"{datetime.fromtimestamp(seconds).astimezone():%Y-%m-%d %H:%M:%S}",
-    "short": lambda value: f"{value:.5g}" if isinstance(value, float) else str(value),
-    "lasted": lambda job: f"{job.ended - job.started:.1f} s",
-}
-_TEMPLATES.globals.update(_HELPERS)
 
 
 @router.get("/", response_class=HTMLResponse)
@@ -68,7 +55,7 @@ def jobs_page(
         "free": len(service.slots.free()),
         "slots": len(service.declared),
     }
-    return _rendered(request, "jobs.html", caller, shown)
+    return rendered(request, "jobs.html", caller, shown)
 
 
 @router.get("/jobs/{job_id}", response_class=HTMLResponse)
@@ -84,11 +71,12 @@ def job_page(
 ) -> Response:
     """Show one job: where it stands, its metrics, what happened, and a log, live."""
     job = service.jobs.find(owner, job_id)
-    return _rendered(request, "job.html", caller, _job_shown(service, job, caller, rank, phase, attempt))
+    return rendered(request, "job.html", caller, _job_shown(service, job, caller, rank, phase, attempt))
 
 
 def _job_shown(service: Service, job: Job, caller: Caller, rank: str, phase: str, attempt: int) -> dict[str, Any]:
-    owner = _owner_query(caller, job.owner)
+    owner = owner_query(caller, job.owner)
+    trials = service.trials.of_job(job)
     base = f"/api/v1/jobs/{quote(job.job_id, safe='')}"
     folder = service.folder(job)
     logs = sorted(job_logs(service.engines[job.engine].log_paths(job.uid)), key=lambda log: (log.phase, -log.attempt))
@@ -108,6 +96,8 @@ def _job_shown(service: Service, job: Job, caller: Caller, rank: str, phase: str
         "gate": ", ".join([gate, *([job.phases["gate"]] if "gate" in job.phases else [])]),
         "verdict": job.phases.get("verdict") or ("not made yet" if job.request.record else "NOT TESTED (not recorded)"),
         "has_verdict": folder.verdict_path.exists(),
+        "trials": trials,
+        "comparison": _comparison(trials),
         "verdict_page": f"{base}/verdict{owner}{'&' if owner else '?'}html=true",
         "charts": [Markup(chart(name, points)) for name, points in list(series.items())[:_MAX_CHARTS]],
         "events": [{"time": each.time, "kind": each.kind, "said": _said(each.detail)} for each in events],
@@ -133,24 +123,31 @@ def _job_shown(service: Service, job: Job, caller: Caller, rank: str, phase: str
     }
 
 
+def _comparison(trials: JobTrials) -> str:
+    """Return the page that holds a job's training against its control, if both are in the store."""
+    if not trials.trainings or trials.control is None:
+        return ""
+    return f"/compare?{urlencode({'control': trials.control, 'candidate': trials.trainings[0]})}"
+
+
 @router.post("/jobs/{job_id}/cancel")
 def cancel_form(job_id: str, service: TheService, caller: Submitter, owner: Owner) -> Response:
     """Take the cancel button's word, and show the job again."""
     service.cancel(owner, job_id, caller.owner)
-    return RedirectResponse(f"/jobs/{quote(job_id, safe='')}{_owner_query(caller, owner)}", 303)
+    return RedirectResponse(f"/jobs/{quote(job_id, safe='')}{owner_query(caller, owner)}", 303)
 
 
 @router.get("/login", response_class=HTMLResponse)
 def login_page(request: Request) -> Response:
     """Ask for a token."""
-    return _rendered(request, "login.html", None, {"failed": False})
+    return rendered(request, "login.html", None, {"failed": False})
 
 
 @router.post("/login")
 def login(request: Request, service: TheService, token: Annotated[str, Form(max_length=200)]) -> Response:
     """Keep the token in a cookie that no script can read and no other site can have sent."""
     if service.tokens.caller(token.strip()) is None:
-        return _rendered(request, "login.html", None, {"failed": True}, 401)
+        return rendered(request, "login.html", None, {"failed": True}, 401)
     answer = RedirectResponse("/", 303)
     secure = request.url.scheme == "https"
     answer.set_cookie(COOKIE, token.strip(), httponly=True, samesite="strict", secure=secure, path="/")
@@ -163,31 +160,6 @@ def logout() -> Response:
     answer = RedirectResponse("/login", 303)
     answer.delete_cookie(COOKIE, path="/")
     return answer
-
-
-def problem_page(request: Request, code: int, detail: str) -> Response | None:
-    """Return an error as a page where a browser asked for one; without a token, the way to the log-in."""
-    path = request.url.path
-    if path.startswith("/api/") or "text/html" not in request.headers.get("accept", ""):
-        return None
-    if code == 401:
-        return RedirectResponse("/login", 303)
-    return _rendered(request, "problem.html", None, {"code": code, "detail": detail}, code)
-
-
-def _rendered(
-    request: Request, template: str, caller: Caller | None, values: Mapping[str, Any], status: int = 200
-) -> Response:
-    shared = {
-        "caller": caller,
-        "can_log_out": COOKIE in request.cookies,
-        "owner_query": lambda owner: "" if caller is None else _owner_query(caller, owner),
-    }
-    return HTMLResponse(_TEMPLATES.get_template(template).render({**shared, **values}), status)
-
-
-def _owner_query(caller: Caller, owner: str) -> str:
-    return "" if owner == caller.owner else f"?{urlencode({'owner': owner})}"
 
 
 def _named(rank: str) -> str:

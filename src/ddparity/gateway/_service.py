@@ -8,14 +8,17 @@ from ddparity.gateway._entries import EntryRefused, find_entry, refused_variable
 from ddparity.gateway._gates import Gates
 from ddparity.gateway._job import Job
 from ddparity.gateway._jobs import Jobs
+from ddparity.gateway._judging import Judging
 from ddparity.gateway._local import LocalEngine
 from ddparity.gateway._request import JobRequest
 from ddparity.gateway._settings import Settings
 from ddparity.gateway._slots import Slots, found_slots
 from ddparity.gateway._slurm import SlurmEngine
 from ddparity.gateway._tokens import Tokens
+from ddparity.gateway._trials import Trials
 from ddparity.gateway.supervisor import JobFolder
 from ddparity.trials import Store
+from ddparity.trials._ladders import Ladders
 
 
 class Service:
@@ -39,7 +42,11 @@ class Service:
         self.engines: dict[str, Engine] = {"local": LocalEngine(settings.jobs_dir)}
         if settings.slurm:
             self.engines["slurm"] = SlurmEngine(settings.jobs_dir, settings.slurm_options)
-        gates = Gates(self.database, Store(settings.store))
+        store = Store(settings.store)
+        self.trials = Trials(store, self.jobs)
+        self.ladders = Ladders(store)
+        self.judging = Judging(store.root, settings.judge_timeout_s)
+        gates = Gates(self.database, store)
         self.dispatcher = Dispatcher(self.jobs, self.slots, gates, self.engines, settings)
 
     def start(self) -> None:

@@ -66,6 +66,7 @@ class Settings(BaseSettings):
     max_body_bytes: int = Field(256 << 10, ge=1024)
     rate_per_s: float = Field(1000.0, gt=0, description="Requests a second of one caller.")
     max_streams: int = Field(64, ge=1)
+    judge_timeout_s: float = Field(60.0, gt=0, le=3600, description="The longest a page may take to judge trials.")
     paused: bool = Field(False, description="Take jobs in and start none.")
     slurm: bool = Field(False, description="Whether engine 'slurm' may be asked for.")
     slurm_options: list[str] = Field(

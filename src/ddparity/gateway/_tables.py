@@ -28,6 +28,7 @@ class JobRow(Base):
         UniqueConstraint("owner", "job_id"),
         Index("ix_jobs_queue", "state", "owner", "priority", "created"),
         Index("ix_jobs_newest", "owner", "created"),
+        Index("ix_jobs_control", "control", "owner"),
     )
 
     uid: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -48,6 +49,7 @@ class JobRow(Base):
     error: Mapped[str | None] = mapped_column(Text)
     metrics: Mapped[dict[str, Any] | None]
     phases: Mapped[dict[str, Any] | None]
+    control: Mapped[str | None] = mapped_column(String(80))
 
 
 class EventRow(Base):

@@ -7,9 +7,19 @@ from importlib import metadata
 from fastapi import FastAPI
 from starlette.concurrency import run_in_threadpool
 
-from ddparity.gateway import _api, _health, _log_api, _pages
+from ddparity.gateway import (
+    _api,
+    _health,
+    _ladder_api,
+    _ladder_pages,
+    _log_api,
+    _pages,
+    _trial_api,
+    _trial_pages,
+)
 from ddparity.gateway._errors import install_errors
 from ddparity.gateway._openapi import install_openapi
+from ddparity.gateway._rendering import STATIC, problem_page
 from ddparity.gateway._service import Service
 from ddparity.gateway._settings import Settings
 from ddparity.gateway._shield import Shield
@@ -49,10 +59,10 @@ def create_app(settings: Settings) -> FastAPI:
     app.state.remembered = {}
     app.state.num_streams = 0
     app.state.stopping = False
-    install_errors(app, _pages.problem_page)
+    install_errors(app, problem_page)
     install_openapi(app, service)
-    for module in (_api, _log_api, _health, _pages):
+    for module in (_api, _log_api, _trial_api, _ladder_api, _health, _pages, _trial_pages, _ladder_pages):
         app.include_router(module.router)
-    app.mount("/static", _pages.STATIC)
+    app.mount("/static", STATIC)
     app.add_middleware(Shield, settings=settings)
     return app

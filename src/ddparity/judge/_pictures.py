@@ -59,7 +59,12 @@ def picture_trial(folder: Path, findings: Sequence[Finding] = ()) -> Pictures:
     Raises:
         TraceError: If a file of the trial is missing or corrupt.
     """
-    return _pictures(load_run(folder), None, findings, ErrorMap(cells=[]))
+    return picture_run(load_run(folder), findings)
+
+
+def picture_run(run: Run, findings: Sequence[Finding]) -> Pictures:
+    """Do what ``picture_trial`` does for a trial that was read already."""
+    return _pictures(run, None, findings, ErrorMap(cells=[]))
 
 
 def _pictures(candidate: Run, control: Run | None, findings: Sequence[Finding], errors: ErrorMap) -> Pictures:

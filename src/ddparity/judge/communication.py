@@ -25,16 +25,19 @@ from ._verdict import Finding, LayerVerdict, Status
 _MAX_FINDINGS = 40
 
 
-def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
-    """Compare the calls of the candidate's ranks with each other, and say how each rank ended."""
+def judge(control: Run | None, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
+    """Compare the calls of the candidate's ranks with each other, and say how each rank ended.
+
+    A control is asked for one thing only: whether it raised the same error by itself.
+    """
     try:
-        run, alone = candidate.comm, control.comm
+        run, alone = candidate.comm, None if control is None else control.comm
     except TraceError as error:
         return LayerVerdict(status=Status.INCONCLUSIVE, reason=str(error)), []
     if not any(member.init() for member in run.members.values()):
         return LayerVerdict(status=Status.NOT_TESTED, reason="no process group was made"), []
     checked, found = examine(run, status=candidate.trial.facts.status)
-    found = [each for each in found if not _as_alone(run, alone, each)]
+    found = [each for each in found if alone is None or not _as_alone(run, alone, each)]
     found = _with_records(run, candidate, found)
     if found:
         first = found[0]

@@ -23,15 +23,18 @@ _ENDS = frozenset({"memory.out_of_memory", "memory.killed"})
 _SEEN_AS = frozenset({"rank.raised", "rank.killed", "rank.exited", "collective.late", "collective.left"})
 
 
-def judge(control: Run, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
-    """Judge what the candidate's ranks held; the findings come in the order in which they show."""
+def judge(control: Run | None, candidate: Run) -> tuple[LayerVerdict, list[Finding]]:
+    """Judge what the candidate's ranks held; the findings come in the order in which they show.
+
+    Without a control everything is asked that the candidate answers by itself.
+    """
     ranks = load_memory(candidate)
-    alone = next(iter(load_memory(control).values()), None)
+    alone = None if control is None else next(iter(load_memory(control).values()), None)
     found = out_of_memory(_rings(candidate), ranks)
     found += growth(ranks)
     found += evaluation_growth(ranks)
     found += imbalance(ranks)
-    if alone is not None:
+    if control is not None and alone is not None:
         found += retained(alone, ranks)
         found += beyond_control(control, candidate, alone, ranks)
         if not any(each.name == "memory:evaluation" for each in found):

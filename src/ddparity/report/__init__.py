@@ -3,7 +3,7 @@
 from ddparity.report._causes import render_cause
 from ddparity.report._data import render_data
 from ddparity.report._data_html import render_data_html
-from ddparity.report._html import render_html
+from ddparity.report._html import render_html, report_body, report_layers, report_style
 from ddparity.report._json import render_json
 from ddparity.report._notebook import ShownVerdict, render_fragment
 from ddparity.report._plan import render_plan
@@ -27,5 +27,8 @@ __all__ = [
     "render_plan",
     "render_resumption",
     "render_text",
+    "report_body",
+    "report_layers",
+    "report_style",
     "samples_figure",
 ]

@@ -63,33 +63,53 @@ def render_html(verdict: Verdict, pictures: Pictures | None = None) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
 <title>ddparity: {title}</title>
-<style>{STYLE}{HEAT_STYLE}{FIGURE_STYLE}</style>
+<style>{report_style()}</style>
 </head>
 <body>
 <main>
 <h1>Does the candidate agree with the control?</h1>
-{opening(verdict)}
-{drawings(verdict, pictures)}<h2>All findings</h2>
-{_findings(verdict)}
-{_throughput(verdict)}
-<h2>What varied</h2>
-{_varied(verdict)}
-<h2>Merge plan</h2>
-{_plan(verdict)}
+{_named(verdict)}
+{report_body(verdict, pictures)}
 </main>
 </body>
 </html>
 """
 
 
-def opening(verdict: Verdict) -> str:
-    """Return what comes first: the two trials, what is missing, the four verdicts, and each layer's first deviation."""
-    return f"""<p>control <code>{_text(verdict.control)}</code><br>candidate <code>{_text(verdict.candidate)}</code></p>
-{_partial(verdict)}{_notes(verdict)}
+def report_style() -> str:
+    """Return the style sheet of all that stands in a report."""
+    return f"{STYLE}{HEAT_STYLE}{FIGURE_STYLE}"
+
+
+def report_body(verdict: Verdict, pictures: Pictures | None = None) -> str:
+    """Return all of a report below its title, as a part of a page that has ``report_style``."""
+    return f"""{report_layers(verdict)}
+{drawings(verdict, pictures)}<h2>All findings</h2>
+{_findings(verdict)}
+{_throughput(verdict)}
+<h2>What varied</h2>
+{_varied(verdict)}
+<h2>Merge plan</h2>
+{_plan(verdict)}"""
+
+
+def report_layers(verdict: Verdict) -> str:
+    """Return the upper part of a report: what is missing, the verdict of each layer, and its first deviation."""
+    return f"""{_partial(verdict)}{_notes(verdict)}
 <h2>Verdicts</h2>
 <div class="cards">{_cards(verdict)}</div>
 <h2>First deviations</h2>
 {_loci(verdict)}"""
+
+
+def opening(verdict: Verdict) -> str:
+    """Return what comes first: the two trials, what is missing, the four verdicts, and each layer's first deviation."""
+    return f"""{_named(verdict)}
+{report_layers(verdict)}"""
+
+
+def _named(verdict: Verdict) -> str:
+    return f"<p>control <code>{_text(verdict.control)}</code><br>candidate <code>{_text(verdict.candidate)}</code></p>"
 
 
 def drawings(verdict: Verdict, pictures: Pictures | None) -> str:

@@ -50,6 +50,16 @@ class TrialRow(msgspec.Struct, kw_only=True):
     command: list[str]
 
 
+class ComparisonRow(msgspec.Struct, kw_only=True):
+    """One comparison as a list has it, without its verdict."""
+
+    id: str
+    control: str
+    candidate: str
+    created: float
+    status: str
+
+
 class Comparison(msgspec.Struct, kw_only=True):
     """One comparison; ``verdict`` is the document of ``compare --json``, as it was written."""
 
@@ -168,6 +178,16 @@ class Ledger:
             )
             for comparison_id, control, candidate, created, status, verdict in rows
         ]
+
+    def comparison_rows(self, trial_id: str, limit: int) -> list[ComparisonRow]:
+        """Return the newest comparisons in which a trial took part, without their verdicts."""
+        rows = self._rows(
+            "SELECT id, control, candidate, created, status FROM comparisons "
+            "WHERE control = ?1 OR candidate = ?1 ORDER BY created DESC, id DESC LIMIT ?2",
+            (trial_id, limit),
+        )
+        names = ("id", "control", "candidate", "created", "status")
+        return [ComparisonRow(**dict(zip(names, row, strict=True))) for row in rows]
 
     def sync(self) -> None:
         """Bring the index up to date with the folders: new trials, ended ones, removed ones."""
