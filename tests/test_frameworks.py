@@ -12,7 +12,7 @@ from ddparity.judge import Status, compare_trials
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 SCRIPTS = Path(__file__).parent / "scripts" / "frameworks"
-NEEDS = {"trainer": "transformers", "lit": "lightning", "accelerated": "accelerate"}
+NEEDS = {"trainer": "transformers", "lit": "lightning", "accelerated": "accelerate", "sft": "trl"}
 LAYERS = ("numerics", "data", "memory", "communication")
 
 
@@ -21,11 +21,12 @@ def compared(recorded, monkeypatch, tmp_path):
     """Return ``compared(script, flags)``: the verdict on two ranks against one device."""
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
 
     def judged(script, *flags):
         if importlib.util.find_spec(NEEDS[script]) is None:
             pytest.skip(f"{NEEDS[script]} is not installed")
-        out = [str(tmp_path / "out")] if script == "trainer" else []
+        out = [str(tmp_path / "out")] if script in ("trainer", "sft") else []
         devices = ["--devices", "2"] if script == "lit" else []
         command = [str(SCRIPTS / f"{script}.py"), *out]
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -37,7 +38,7 @@ def compared(recorded, monkeypatch, tmp_path):
     return judged
 
 
-HEALTHY = [(script, flags) for script in NEEDS for flags in ((), ("--accumulate", "2"))]
+HEALTHY = [(script, flags) for script in NEEDS for flags in ((), ("--accumulate", "2"))]  # sft pads to the longest
 
 
 @pytest.mark.parametrize(("script", "flags"), HEALTHY)
@@ -51,6 +52,7 @@ def test_a_healthy_run_passes_in_all_layers(compared, script, flags):
 
 FAULTS = [
     ("trainer", ("--unweighted",), (0, "loss", "loss", "loss.weighting")),
+    ("sft", ("--unweighted",), (0, "loss", "loss", "loss.weighting")),
     ("lit", ("--leave-out",), (0, "optimizer", "body.2.weight", "opt.not_held")),
     ("accelerated", ("--accumulate", "2", "--clip-each"), (0, "clip", "grad_norm", "clip.every_micro_batch")),
 ]

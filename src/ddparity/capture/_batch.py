@@ -12,6 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ddparity.digest import RowKeys, row_hashes
 
 from ._guard import is_plain
+from ._padding import padding_mask, without_padding
 from ._placement import own_rows
 from ._promote import original
 
@@ -160,7 +161,8 @@ class Batches:
         fresh = [t for t in tensors if all(t is not old for old, _ in carried)]
         if not fresh:
             return self._enter_keys(carried[0][1].keys, [t for t, _ in carried], training=training)
-        return self._identify(fresh, training=training)
+        mask = padding_mask(list(named_tensors((args, kwargs))))
+        return self._identify(fresh, mask, training=training)
 
     def is_detached_output(self, args: Any, kwargs: Any) -> bool:
         """Whether a module of this step made what enters, and backward will not reach that module from here."""
@@ -172,7 +174,9 @@ class Batches:
         found = [t for given in every if (t := own_rows(given)) is not None and is_plain(t)]
         return [t for t in found if t.dim() > self._batch_dim and t.numel()]
 
-    def _identify(self, tensors: list[torch.Tensor], *, training: bool) -> tuple[Batch, bool]:
+    def _identify(
+        self, tensors: list[torch.Tensor], mask: torch.Tensor | None, *, training: bool
+    ) -> tuple[Batch, bool]:
         if self._batch_dim:
             tensors = [t.movedim(self._batch_dim, 0) for t in tensors]
         sizes = [t.shape[0] for t in tensors]
@@ -181,8 +185,8 @@ class Batches:
         ids = np.zeros(size, dtype=np.uint64)
         for tensor in mine:
             with np.errstate(over="ignore"):
-                ids = ids * np.uint64(0x9E3779B97F4A7C15) + row_hashes(_real(tensor))
-        piece = self._pieces.find(mine) if training else None
+                ids = ids * np.uint64(0x9E3779B97F4A7C15) + row_hashes(_real(without_padding(tensor, mask)))
+        piece = self._pieces.find(mine, ids) if training else None
         keys = RowKeys.of(ids if piece is None else piece.ids)
         batch, new = self._enter_keys(keys, mine, training=training)
         if new and piece is not None:

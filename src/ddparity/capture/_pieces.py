@@ -10,7 +10,7 @@ from ddparity._errors import TraceError
 
 from ._against import Against
 from ._placement import Located, locate
-from ._slices import Piece, SliceWriter
+from ._slices import U64, Piece, SliceWriter
 
 if TYPE_CHECKING:
     from ddparity.digest import RowKeys
@@ -62,11 +62,11 @@ class Pieces:
         part = self.against.part_of(name, tuple(tensor.shape), session.rank, session.world_size, dim)
         return found if part is None else Located(found.local, *part)
 
-    def find(self, tensors: list[torch.Tensor]) -> Piece | None:
+    def find(self, tensors: list[torch.Tensor], ids: U64) -> Piece | None:
         """Find a batch as slices of the control's samples of this step; None if its samples are whole."""
         if self.session.config.against is None or not tensors:
             return None
-        return self.against.slices.find(self.session.step, tensors[0])
+        return self.against.slices.find(self.session.step, tensors[0], ids)
 
     def keep(self, number: int, keys: "RowKeys", tensors: list[torch.Tensor]) -> None:
         """Keep a control's batch position by position."""

@@ -70,8 +70,13 @@ class SliceTable:
             if row["length"] > 0 and positions.size == ids.size * row["length"]:
                 self._steps[row["step"]].append((ids, positions.reshape(ids.size, row["length"])))
 
-    def find(self, step: int, tensor: torch.Tensor) -> Piece | None:
-        """Find the rows of ``tensor`` (rows, length, ...) as slices of the control's samples of a step."""
+    def find(self, step: int, tensor: torch.Tensor, own: U64) -> Piece | None:
+        """Find the rows of ``tensor`` (rows, length, ...) as slices of the control's samples of a step.
+
+        Rows whose identities, ``own``, are the control's are whole, though they may be padded to another length.
+        """
+        if any(np.isin(own, ids).all() for ids, _ in self._steps.get(step, [])):
+            return None
         if tensor.dim() < 2 or tensor.shape[0] * tensor.shape[1] > _MAX_POSITIONS or not self._steps.get(step):
             return None
         wanted = _positions(tensor)
