@@ -1,6 +1,7 @@
 """The pictures: what is measured for them is bounded and right, what is drawn is whole, escaped and says every rank."""
 
 import re
+import tempfile
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -38,6 +39,7 @@ from ddparity.report import (
     metric_figure,
     render_fragment,
     render_html,
+    render_json,
     samples_figure,
 )
 from ddparity.trace._ring_format import Kind
@@ -518,3 +520,43 @@ def test_a_fragment_styles_nothing_outside_of_its_box():
             tops[-1] += char
     found = [one.strip() for each in tops for one in each.split(",") if one.strip()]
     assert [one for one in found if not one.startswith((".ddparity-verdict", ".ddp-figure", "@media"))] == []
+
+
+# -- whole comparisons ------------------------------------------------------------------------------------------------
+
+trainings = st.builds(
+    Training,
+    world_size=st.integers(1, 3),
+    widths=st.just((4, 4, 3)),
+    steps=st.integers(1, 2),
+    micro=st.integers(1, 2),
+    order=st.sampled_from(["strided", "blocks", "shuffled", "uneven"]),
+    optimizer=st.sampled_from(["sgd", "adam"]),
+    noise=st.sampled_from([0.0, 0.5]),
+    buffer=st.booleans(),
+    faults=st.lists(
+        st.builds(
+            Fault, kind=st.sampled_from(["samples", "overlap", "nan", "summed", "missing"]), step=st.integers(0, 2)
+        ),
+        max_size=1,
+    ).map(tuple),
+    missing=st.sampled_from([(), (), (), (0,)]),
+    killed=st.sampled_from([None, None, (0, 1)]),
+)
+
+
+@settings(max_examples=15, deadline=None)
+@given(trainings)
+def test_whatever_was_recorded_is_drawn_and_the_verdict_is_the_same(training):
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        control = write_trial(as_control(training), folder / "control")
+        candidate = write_trial(training, folder / "candidate")
+        measured = compare_and_measure(control, candidate)
+        assert render_json(measured.verdict) == render_json(compare_trials(control, candidate))
+    drawn = render_html(measured.verdict, measured.pictures).partition("<main>")[2].partition("</main>")[0]
+    whole(drawn)
+    samples = measured.pictures.samples
+    first = measured.verdict.first("data")
+    if first is not None and first.name == "sample_ids" and samples is not None:
+        assert any(strip.code == first.cause.code for strip in samples.strips)
