@@ -287,8 +287,12 @@ class Rank:
         held = [name for name in t.parameters if not t.fault("not_held", step, name=name)]
         given = {name: self.synced[name] for name in held if name in self.synced}
         for name, value in given.items():
-            self.digest(value, Site.SYNCED_GRADIENT, name, step)
-        if t.clip:
+            self.digest(self.local[name] if t.fault("clip_first", step) else value, Site.SYNCED_GRADIENT, name, step)
+        if t.fault("clip_first", step):
+            self.event(Event.CLIP, step, name="grad_norm", value=_norm(self.local.values()), max_norm=t.clip)
+            for name, value in given.items():
+                self.digest(value, Site.STEP_GRADIENT, name, step)
+        elif t.clip:
             given = self._clip(step, given)
         lr = t.lr * (fault.value if (fault := t.fault("lr", step, self.rank)) else 1.0)
         decay = fault.value if (fault := t.fault("weight_decay", step, self.rank)) else t.weight_decay
@@ -321,7 +325,7 @@ class Rank:
 
     def _clip(self, step, given):
         t = self.training
-        norm = float(np.sqrt(sum(np.sum(np.square(v, dtype=np.float64)) for v in given.values())))
+        norm = _norm(given.values())
         if fault := t.fault("clip", step, self.rank):
             norm *= fault.value
         self.event(Event.CLIP, step, name="grad_norm", value=norm, max_norm=t.clip)
@@ -345,6 +349,10 @@ class Rank:
         return first / (1.0 - 0.9**self.count) / root
 
 
+def _norm(values):
+    return float(np.sqrt(sum(np.sum(np.square(v, dtype=np.float64)) for v in values)))
+
+
 def _f32(array):
     return np.asarray(array, dtype=np.float32)
 
@@ -354,8 +362,11 @@ def _reduce(training, ranks, step):
     num = len(ranks)
     for rank in ranks:
         rank.synced = {}
+    clips = [1.0 for _ in ranks]
+    if training.fault("clip_first", step):
+        clips = [min(1.0, training.clip / (_norm(rank.local.values()) + 1e-6)) for rank in ranks]
     for name in training.parameters:
-        local = [rank.local[name] for rank in ranks]
+        local = [rank.local[name] * _f32(clip) for rank, clip in zip(ranks, clips, strict=True)]
         total = sum(local[1:], local[0])
         merged = _f32(total / num if training.reduction == "mean" else total)
         if training.fault("summed", step, name=name):

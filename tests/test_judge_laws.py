@@ -170,6 +170,9 @@ KINDS = {
     "clip of one rank": Kind(
         "clip", ("clip.local_norm",), "grad_norm", True, needs=(("clip", 0.05),), one_rank=True, value=1.5
     ),
+    "clip_first": Kind(
+        "clip", ("clip.before_reduction",), "grad_norm", True, needs=(("clip", 0.05), ("reduction", "mean"))
+    ),
     "state": Kind(
         "optimizer", ("opt.ranks_differ",), "0.weight", True, needs=(("optimizer", "momentum"),), one_rank=True
     ),

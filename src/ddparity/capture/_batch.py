@@ -12,6 +12,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from ddparity.digest import RowKeys, row_hashes
 
 from ._guard import is_plain
+from ._offspring import Offspring
 from ._padding import padding_mask, without_padding
 from ._placement import own_rows
 from ._promote import original
@@ -119,6 +120,7 @@ class Batches:
     def __init__(self, batch_dim: int, pieces: "Pieces") -> None:
         self._batch_dim = batch_dim
         self._pieces = pieces
+        self._offspring = Offspring()
         self.current: Batch | None = None
         self._by_ids: dict[tuple[int, bool], Batch] = {}
         self._numbers = {True: 0, False: 0}
@@ -130,6 +132,7 @@ class Batches:
         self.current = None
         self._by_ids.clear()
         self._numbers = {True: 0, False: 0}
+        self._offspring.new_step()
         self._made_before = self._made
         self._made = dict[int, tuple[StorageWeakRef, Batch]]()
 
@@ -137,6 +140,8 @@ class Batches:
         """Remember that a module made ``tensor`` from ``batch``."""
         storage = tensor.untyped_storage()
         self._made[storage.data_ptr()] = (StorageWeakRef(storage), batch)
+        if tensor.is_floating_point() and tensor.dim() > self._batch_dim:
+            self._offspring.made(_real(tensor.movedim(self._batch_dim, 0)), batch.keys.ids)
 
     def maker(self, tensor: torch.Tensor) -> Batch | None:
         """Return the batch of this step that a module made ``tensor`` from, if it is known."""
@@ -185,7 +190,7 @@ class Batches:
         ids = np.zeros(size, dtype=np.uint64)
         for tensor in mine:
             with np.errstate(over="ignore"):
-                ids = ids * np.uint64(0x9E3779B97F4A7C15) + row_hashes(_real(without_padding(tensor, mask)))
+                ids = ids * np.uint64(0x9E3779B97F4A7C15) + self._hashes(_real(without_padding(tensor, mask)))
         piece = self._pieces.find(mine, ids) if training else None
         keys = RowKeys.of(ids if piece is None else piece.ids)
         batch, new = self._enter_keys(keys, mine, training=training)
@@ -194,6 +199,11 @@ class Batches:
         elif new and training:
             self._pieces.keep(batch.number, keys, mine)
         return batch, new
+
+    def _hashes(self, tensor: torch.Tensor) -> np.ndarray:
+        contents = row_hashes(tensor)
+        known = self._offspring.known(tensor, contents.tolist())
+        return contents if known is None else known
 
     def _enter_keys(self, keys: RowKeys, tensors: list[torch.Tensor], *, training: bool) -> tuple[Batch, bool]:
         known = self._by_ids.get((keys.token, True)) or self._by_ids.get((keys.token, training))

@@ -14,6 +14,7 @@ from ._context import StepContext
 from ._explain import common_factor, evidence, explain
 from ._forward import calls_of, merge_activation
 from ._gradients import GradientRow, measure, relative
+from ._logical import merge_parameter
 from ._run import RankStep
 from ._verdict import Finding, Floor, Phase
 
@@ -42,7 +43,8 @@ def gradients(ctx: StepContext) -> list[Finding]:
     if not bad:
         return []
     loud = [row for row in rows if not row.noise]
-    findings = _clipped_too_early(ctx) or (_clipped_by_rank(ctx, loud, floor) if ctx.comparable else [])
+    findings = _clipped_too_early(ctx) or _clipped_before_reduction(ctx, bad, sharp)
+    findings = findings or (_clipped_by_rank(ctx, loud, floor) if ctx.comparable else [])
     factor = common_factor(loud, floor.value) if ctx.comparable else None
     for row in bad:
         because, phase = explain(ctx, row, rows, factor, sharp)
@@ -89,6 +91,29 @@ def _clipped_too_early(ctx: StepContext) -> list[Finding]:
             ranks=sorted(early),
             clips_before_the_last_backward=numbers,
             micro_batches=max(len(step.passes) for step in ctx.candidate.values()),
+        )
+    ]
+
+
+def _clipped_before_reduction(ctx: StepContext, bad: list[GradientRow], sharp: float) -> list[Finding]:
+    """Find ranks that clip their own gradients, which are reduced only then: what they step with is the same on all."""
+    norms = {rank: [e.value for e in step.events.get(Event.CLIP, [])] for rank, step in ctx.candidate.items()}
+    apart = [row for row in bad if row.spread > sharp]
+    if not all(norms.values()) or not apart or any(row.own is None for row in apart):
+        return []
+    used = {row.name: merge_parameter(ctx.held(Site.STEP_GRADIENT, row.name)) for row in apart}
+    if any(found is None or found.reason or found.spread > sharp * found.digest.norm for found in used.values()):
+        return []
+    return [
+        ctx.finding(
+            Phase.CLIP,
+            "grad_norm",
+            Site.SYNCED_GRADIENT,
+            _causes.cause("clip.before_reduction"),
+            ranks=sorted(ctx.candidate),
+            ranks_differ=True,
+            after=ctx.control.update_of(apart[0].name),
+            norms_by_rank={str(rank): found for rank, found in sorted(norms.items())},
         )
     ]
 
@@ -168,15 +193,15 @@ def _accept_kinks(ctx: StepContext) -> None:
 def _activation_gradient_errors(ctx: StepContext) -> Iterator[tuple[str, float]]:
     """Yield each module's name and the relative error of its output's gradient, in backward order."""
     weight = ctx.share
-    for (name, part), occurrence, _ in reversed(list(ctx.calls(Site.ACTIVATION))):
+    for (name, part), call, _ in reversed(list(ctx.calls(Site.ACTIVATION))):
         control_rows = [
             row
             for row in ctx.control.rows(Site.ACTIVATION_GRADIENT, name, part)
-            if row.occurrence == occurrence and row.backward in ctx.control.pass_numbers
+            if ctx.control.call_of(row) == call and row.backward in ctx.control.pass_numbers
         ]
         mine = {
             rank: [row for row in found if row.backward in ctx.candidate[rank].pass_numbers]
-            for rank, found in calls_of(ctx, Site.ACTIVATION_GRADIENT, name, part, occurrence).items()
+            for rank, found in calls_of(ctx, Site.ACTIVATION_GRADIENT, name, part, call).items()
         }
         if not control_rows or control_rows[0].rows == 0:
             continue

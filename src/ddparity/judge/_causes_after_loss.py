@@ -136,6 +136,18 @@ AFTER_LOSS = (
         fix="Clip once a step, after the last micro-batch (with Accelerate: if accelerator.sync_gradients).",
     ),
     KnownCause(
+        code="clip.before_reduction",
+        meaning="Each rank clips its own gradients before they are reduced: what is averaged was cut by another factor "
+        "on every rank.",
+        evidence="When clipping is called every gradient is that rank's local one; those that the optimizer reads are "
+        "the same on all ranks.",
+        alike=(
+            "grad.none_synced: there the optimizer reads each rank's own gradients too.",
+            "clip.local_norm: there gradients are reduced before they are clipped.",
+        ),
+        fix="Reduce the gradients first, then clip: all ranks then see one norm.",
+    ),
+    KnownCause(
         code="clip.norm",
         meaning="The norm that gradients are clipped with is not the control's although the gradients are.",
         evidence="Gradients agree before clipping; the total norm, equal on all ranks, does not.",

@@ -9,7 +9,7 @@ from ddparity.trace import DigestRow, Event, Site
 from . import _causes
 from ._floors import Floors
 from ._plan import ReductionPlan, SamplePlan
-from ._run import Key, RankStep
+from ._run import Call, Key, RankStep
 from ._verdict import Cause, Finding, Floor, Phase
 
 
@@ -75,6 +75,8 @@ class StepContext:
     tally: Tally
     elsewhere: RankStep | None = None
     """Another step of the control that recorded tensors, to tell what depends on the batch."""
+    rounds: dict[int, int] = field(default_factory=dict)
+    """Of findings, by ``id``: how many of the step's updates come before what was found."""
 
     @property
     def comparable(self) -> bool:
@@ -110,14 +112,14 @@ class StepContext:
         """How many ranks hold each sample."""
         return len(self.samples.groups[0]) if self.samples.groups else 1
 
-    def calls(self, site: Site) -> Iterator[tuple[Key, int, list[DigestRow]]]:
+    def calls(self, site: Site) -> Iterator[tuple[Key, Call, list[DigestRow]]]:
         """Yield the control's modules in the order in which they ran, each call of a forward on its own."""
-        found: dict[tuple[Key, int], list[DigestRow]] = {}
+        found: dict[tuple[Key, Call], list[DigestRow]] = {}
         for key, rows in self.control.digests.get(site, {}).items():
             for row in rows:
-                found.setdefault((key, row.occurrence), []).append(row)
-        for (key, occurrence), rows in sorted(found.items(), key=lambda item: item[1][0].seq):
-            yield key, occurrence, rows
+                found.setdefault((key, self.control.call_of(row)), []).append(row)
+        for (key, call), rows in sorted(found.items(), key=lambda item: item[1][0].seq):
+            yield key, call, rows
 
     def held(self, site: Site, name: str, part: str = "") -> dict[int, DigestRow | None]:
         """Return the last digest of a parameter-like thing on every rank that is responsible for it.
@@ -149,10 +151,14 @@ class StepContext:
         floor: Floor | None = None,
         ranks: list[int] | None = None,
         ranks_differ: bool = False,
+        after: int | None = None,
         **evidence: Any,
     ) -> Finding:
-        """Make a finding of the numerics layer at this step."""
-        return Finding(
+        """Make a finding of the numerics layer at this step.
+
+        ``after`` is how many of the step's updates come before it; by default that of the parameter of this name.
+        """
+        finding = Finding(
             layer="numerics",
             step=self.step,
             phase=phase,
@@ -165,6 +171,12 @@ class StepContext:
             cause=because,
             next=_causes.advice(because.code),
         )
+        self.rounds[id(finding)] = self.control.update_of(name) if after is None else after
+        return finding
+
+    def in_order(self, findings: list[Finding]) -> list[Finding]:
+        """Sort what was found by the update it leads to: a GAN's step has two, a closure goes on after the first."""
+        return sorted(findings, key=lambda finding: self.rounds.get(id(finding), 0))
 
 
 def _rounded(value: Any) -> Any:

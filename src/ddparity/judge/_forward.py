@@ -10,6 +10,7 @@ from ._context import StepContext
 from ._floors import LOSS
 from ._logical import layout_of, merge_calls, merge_parameter, samples_of
 from ._plan import joined
+from ._run import Call, RankStep
 from ._verdict import Finding, Floor, Phase
 
 _BATCH_NORM = ("BatchNorm", "SyncBN", "BatchStat", "GhostNorm")
@@ -51,6 +52,7 @@ def initial_parameters(ctx: StepContext) -> list[Finding]:
                     floor=floor,
                     ranks=list(logical.ranks) or None,
                     ranks_differ=differ,
+                    after=0,
                     relative_error=error,
                     spread=logical.spread / scale,
                 )
@@ -63,11 +65,11 @@ def activations(ctx: StepContext) -> list[Finding]:
     """Compare what every module returned, in the control's order of execution, until random masks part the runs."""
     findings: list[Finding] = []
     worst = 0.0
-    for number, ((name, part), occurrence, rows) in enumerate(ctx.calls(Site.ACTIVATION)):
+    for number, ((name, part), call, rows) in enumerate(ctx.calls(Site.ACTIVATION)):
         depth = number if ctx.step == 0 else ctx.floors.depth  # the step before has gone through all of it
         if not all(row.flags & FLAG_GRAD for row in rows) or _owns_tainted(ctx, name):
             continue
-        mine = calls_of(ctx, Site.ACTIVATION, name, part, occurrence)
+        mine = calls_of(ctx, Site.ACTIVATION, name, part, call)
         pair = merge_activation(ctx, rows, mine)
         if isinstance(pair, str):
             ctx.tally.unproved.setdefault(name, pair)
@@ -117,6 +119,7 @@ def _activation_finding(
         because,
         floor=floor,
         ranks_differ=spread > floor.value,
+        after=ctx.control.num_updates_before(row.seq),
         relative_error=relative_error(candidate, control),
         control_norm=control.norm,
         candidate_norm=candidate.norm,
@@ -130,10 +133,10 @@ def _owns_tainted(ctx: StepContext, module: str) -> bool:
     return any(parameter.rpartition(".")[0] == module for parameter in ctx.tally.tainted)
 
 
-def calls_of(ctx: StepContext, site: Site, name: str, part: str, occurrence: int) -> dict[int, list[DigestRow]]:
+def calls_of(ctx: StepContext, site: Site, name: str, part: str, call: Call) -> dict[int, list[DigestRow]]:
     """Return the candidate's calls of a module, by rank."""
     return {
-        rank: [row for row in step.rows(site, name, part) if row.occurrence == occurrence]
+        rank: [row for row in step.rows(site, name, part) if step.call_of(row) == call]
         for rank, step in ctx.candidate.items()
     }
 
@@ -214,10 +217,13 @@ def _spread(ctx: StepContext, mine: dict[int, list[DigestRow]], norm: float) -> 
     return worst / norm if norm else 0.0
 
 
-def loss_values(ctx: StepContext) -> tuple[float, float] | None:
-    """Return the control's loss of the step and the candidate's, merged with the weight of the plan."""
-    control = [event.value for event in ctx.control.passes]
-    held = [event.value for step in ctx.candidate.values() for event in step.passes]
+def loss_values(ctx: StepContext, after: int | None = None) -> tuple[float, float] | None:
+    """Return the control's loss of the step and the candidate's, merged with the weight of the plan.
+
+    ``after`` takes the passes that come after so many of the step's updates, and no others.
+    """
+    control = _passes_after(ctx.control, after)
+    held = [value for step in ctx.candidate.values() for value in _passes_after(step, after)]
     cut_short = any(len(step.passes) < len(step.batches) for step in ctx.candidate.values() if not step.complete)
     if cut_short or not control or not held or any(value is None for value in (*control, *held)):
         return None
@@ -225,9 +231,20 @@ def loss_values(ctx: StepContext) -> tuple[float, float] | None:
     return math.fsum(v for v in control if v is not None), total * ctx.share / ctx.multiplicity
 
 
+def _passes_after(step: RankStep, after: int | None) -> list[float | None]:
+    return [event.value for event in step.passes if after is None or step.num_updates_before(event.seq) == after]
+
+
 def loss(ctx: StepContext) -> list[Finding]:
     """Compare the loss that backward was called on, summed over micro-batches and merged over ranks."""
-    values = loss_values(ctx)
+    findings: list[Finding] = []
+    for after in sorted({ctx.control.num_updates_before(event.seq) for event in ctx.control.passes}):
+        findings += _loss_after(ctx, after)
+    return findings
+
+
+def _loss_after(ctx: StepContext, after: int) -> list[Finding]:
+    values = loss_values(ctx, after)
     if values is None:
         ctx.tally.unproved.setdefault("loss", "backward was not called on a scalar on every rank")
         return []
@@ -248,10 +265,11 @@ def loss(ctx: StepContext) -> list[Finding]:
             "loss",
             because,
             floor=floor,
+            after=after,
             relative_error=error,
             control=control,
             candidate=candidate,
-            by_rank={str(r): math.fsum(e.value or 0.0 for e in s.passes) for r, s in ctx.candidate.items()},
+            by_rank={str(r): math.fsum(v or 0.0 for v in _passes_after(s, after)) for r, s in ctx.candidate.items()},
             weight=ctx.share / ctx.multiplicity,
             micro_batches=max(len(step.passes) for step in ctx.candidate.values()),
         )

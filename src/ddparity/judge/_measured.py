@@ -45,8 +45,8 @@ def measure_floors(control: Run, runs: dict[str, Run]) -> Measured | None:
 
 
 def _errors(ctx: StepContext) -> Iterator[tuple[str, str, float]]:
-    for (name, part), occurrence, rows in ctx.calls(Site.ACTIVATION):
-        pair = merge_activation(ctx, rows, calls_of(ctx, Site.ACTIVATION, name, part, occurrence))
+    for (name, part), call, rows in ctx.calls(Site.ACTIVATION):
+        pair = merge_activation(ctx, rows, calls_of(ctx, Site.ACTIVATION, name, part, call))
         if not isinstance(pair, str):
             error = relative_error(pair[1], pair[0])
             if not error <= HIDES:  # another random mask, or a training that rounding drives anywhere

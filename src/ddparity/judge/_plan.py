@@ -5,6 +5,7 @@ parts together must be exactly the control's. Weight: the factor with which the 
 synchronised one, 1/N for an average, 1 for a sum; losses and activation gradients merge with the same weight.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -185,8 +186,14 @@ class ReductionPlan:
 
 
 def local_gradient(step: RankStep, name: str) -> Digest | None:
-    """Return a rank's local gradient of a parameter: the sum over the backward passes of the step."""
-    rows = [r for r in step.rows(Site.LOCAL_GRADIENT, name) if not step.passes or r.backward in step.pass_numbers]
+    """Return a rank's local gradient of a parameter: the sum over the step's backward passes before its update.
+
+    What another loss of the step adds after that, as a generator's does to its critic, the update does not see.
+    """
+    used = step.rows(Site.SYNCED_GRADIENT, name)
+    last = used[0].seq if used else math.inf
+    every = [row for row in step.rows(Site.LOCAL_GRADIENT, name) if row.seq <= last]
+    rows = [r for r in every if not step.passes or r.backward in step.pass_numbers]
     return merge_sum([row.digest for row in rows]) if rows else None
 
 

@@ -14,6 +14,8 @@ from ._comm_run import CommRun, load_comm
 
 Key = tuple[str, str]
 """Name and part of what was digested."""
+Call = tuple[int, int]
+"""Which call of a module within a forward, and how many of the step's updates come before it."""
 
 
 @dataclass
@@ -44,6 +46,35 @@ class RankStep:
     def pieces(self) -> dict[int, tuple[int, int, int]]:
         """Batch number -> which slice of each sample it holds, (start, stop, total); only batches of slices."""
         return {row.batch: (row.start, row.stop, row.total) for row in self.samples if row.training and row.total}
+
+    @cached_property
+    def updates(self) -> list[EventRow]:
+        """The updates of the step: one with one optimizer, two in a GAN's step."""
+        return sorted(self.events.get(Event.OPTIMIZER, []), key=lambda event: event.seq)
+
+    @cached_property
+    def _readings(self) -> list[int]:
+        """When each update read its gradients: as it began, or after the first evaluation of its closure."""
+        rows = {name: found[0].seq for (name, _), found in self.digests.get(Site.SYNCED_GRADIENT, {}).items()}
+        return [
+            max([event.seq, *(rows.get(name, 0) for group in event.data.get("params", []) for name in group)])
+            for event in self.updates
+        ]
+
+    def num_updates_before(self, seq: int) -> int:
+        """Return how many updates had read their gradients when a row was written."""
+        return sum(reading < seq for reading in self._readings)
+
+    def call_of(self, row: DigestRow) -> Call:
+        """Return which call of its module a row was taken in."""
+        return row.occurrence, self.num_updates_before(row.seq)
+
+    def update_of(self, name: str) -> int:
+        """Return which update of the step moves a parameter, from 0; that of the last one if none names it."""
+        for number, event in enumerate(self.updates):
+            if any(name in group for group in event.data.get("params", [])):
+                return number
+        return max(len(self.updates) - 1, 0)
 
     @cached_property
     def passes(self) -> list[EventRow]:

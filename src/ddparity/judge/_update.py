@@ -61,6 +61,7 @@ def _clip_finding(ctx: StepContext, theirs: EventRow, ours: EventRow) -> Finding
         because,
         floor=ctx.floors.at(ctx.step, factor=4.0),
         ranks_differ=differ,
+        after=ctx.control.num_updates_before(theirs.seq),
         control=theirs.value,
         candidate=ours.value,
         factor=factor,
@@ -87,6 +88,7 @@ def _after_clipping(ctx: StepContext) -> list[Finding]:
                     _causes.cause("clip.coefficient", _causes.LIKELY),
                     floor=floor,
                     ranks_differ=spread > floor.value,
+                    after=ctx.control.update_of(name),
                     parameter=name,
                     relative_error=error,
                     spread=spread,
@@ -98,12 +100,11 @@ def _after_clipping(ctx: StepContext) -> list[Finding]:
 def hyper_parameters(ctx: StepContext) -> list[Finding]:
     """Compare learning rates and the other hyper-parameters that each optimizer stepped with, and the loss scale."""
     findings = _loss_scale(ctx)
-    wanted = _groups(ctx.control.events.get(Event.OPTIMIZER, []))
     for rank, step in sorted(ctx.candidate.items()):
-        found = _groups(step.events.get(Event.OPTIMIZER, []))
-        for theirs, ours in zip(wanted, found, strict=False):
-            ctx.tally.checked += 1
-            findings += _compare_group(ctx, rank, theirs, ours, {f.name for f in findings})
+        for number, (control, candidate) in enumerate(zip(ctx.control.updates, step.updates, strict=False)):
+            for theirs, ours in zip(_groups([control]), _groups([candidate]), strict=False):
+                ctx.tally.checked += 1
+                findings += _compare_group(ctx, rank, theirs, ours, {f.name for f in findings}, number)
     return findings
 
 
@@ -112,7 +113,7 @@ def _groups(events: list[EventRow]) -> list[dict[str, Any]]:
 
 
 def _compare_group(
-    ctx: StepContext, rank: int, theirs: dict[str, Any], ours: dict[str, Any], known: set[str]
+    ctx: StepContext, rank: int, theirs: dict[str, Any], ours: dict[str, Any], known: set[str], update: int
 ) -> list[Finding]:
     findings: list[Finding] = []
     for key in sorted(theirs, key=lambda k: (k != "lr", k)):
@@ -120,7 +121,7 @@ def _compare_group(
             continue
         because = _causes.cause("opt.lr" if key == "lr" else "opt.hyper_parameter")
         values = {"control": theirs[key], "candidate": ours.get(key)}
-        findings.append(ctx.finding(Phase.OPTIMIZER, key, "param_group", because, ranks=[rank], **values))
+        findings.append(ctx.finding(Phase.OPTIMIZER, key, "param_group", because, ranks=[rank], after=update, **values))
     return findings
 
 

@@ -92,7 +92,7 @@ def _judge_step(ctx: StepContext) -> list[Finding]:
     found += _update.parameters(ctx)
     found += _update.optimizer_state(ctx)
     found += _update.buffers(ctx)
-    return found
+    return ctx.in_order(found)
 
 
 def _scale_only(loss: Finding, gradient: Finding) -> bool:

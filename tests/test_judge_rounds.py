@@ -1,0 +1,162 @@
+"""A step with several updates: a GAN's two optimizers, a closure that is evaluated again. And the samples they make."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+
+from ddparity.capture._batch import Batches
+from ddparity.capture._offspring import Offspring
+from ddparity.digest import digest_of
+from ddparity.judge import Finding, compare_trials
+from ddparity.trace import (
+    FLAG_GRAD,
+    FLAG_TRAINING,
+    Event,
+    RankFacts,
+    RankStatus,
+    RankWriter,
+    Site,
+    TrialFacts,
+    TrialStatus,
+)
+
+IDS = np.arange(1, 9, dtype=np.uint64)
+VALUES = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+
+
+class Pen:
+    """Writes the rows of one rank's only step, in the order in which they come."""
+
+    def __init__(self, folder: Path, rank: int, world: int) -> None:
+        facts = RankFacts(rank=rank, local_rank=rank, world_size=world, pid=1, hostname="synthetic")
+        self.writer = RankWriter(folder / f"rank-{rank:05d}", facts)
+        self.mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
+        self.many = world > 1
+        self.writer.samples(step=0, batch=0, root="Net", training=True, ids=IDS[self.mine])
+
+    def calls(self, name: str, *, occurrence: int = 0, factor: float = 1.0) -> None:
+        rows = digest_of(VALUES[self.mine] * np.float32(factor), row_keys=IDS[self.mine])
+        where = {"module": "Linear", "batch": 0, "rows": 1, "flags": FLAG_GRAD | FLAG_TRAINING}
+        self.writer.digest(rows, site=Site.ACTIVATION, name=name, step=0, occurrence=occurrence, **where)
+
+    def backward(self, number: int, *names: str, factor: float = 1.0) -> None:
+        value = float(VALUES[self.mine].sum(dtype=np.float64)) * factor
+        if self.many:
+            value *= 2.0
+        where = {"name": "backward", "value": value, "batch": 0, "backward": number, "dtype": "float32"}
+        self.writer.event(Event.BACKWARD, step=0, **where)
+        for name in names:
+            self.digest(Site.LOCAL_GRADIENT, name, self.local, backward=number)
+
+    @property
+    def local(self) -> np.ndarray:
+        """The gradient of this rank's samples: their mean, whose average over the ranks is the whole's."""
+        return VALUES[self.mine].mean(0)
+
+    def reads(self, name: str, *, synced: bool = True) -> None:
+        self.digest(Site.SYNCED_GRADIENT, name, VALUES.mean(0) if synced else self.local)
+
+    def update(self, *names: str) -> None:
+        self.writer.event(Event.OPTIMIZER, step=0, name="SGD", groups=[{"lr": 0.1}], params=[list(names)])
+
+    def updated(self, name: str, *, factor: float = 1.0) -> None:
+        self.digest(Site.PARAMETER_AFTER, name, VALUES[0] * np.float32(factor))
+
+    def digest(self, site: Site, name: str, value: np.ndarray, **where: int) -> None:
+        self.writer.digest(digest_of(value.astype(np.float32)), site=site, name=name, step=0, **where)
+
+    def close(self) -> None:
+        self.writer.event(Event.STEP, step=0)
+        self.writer.facts.status = RankStatus.FINISHED
+        self.writer.close()
+
+
+def gan(pen: Pen, *, faulty: bool) -> None:
+    """The critic's update, and then the generator's through the critic as it is now."""
+    off = 1.001 if faulty else 1.0
+    pen.calls("critic")
+    pen.backward(1, "critic.weight")
+    pen.reads("critic.weight", synced=not faulty)
+    pen.update("critic.weight")
+    pen.updated("critic.weight", factor=off)
+    pen.calls("generator")
+    pen.calls("critic", factor=off)
+    pen.backward(2, "generator.weight", "critic.weight", factor=off)
+    pen.reads("generator.weight")
+    pen.update("generator.weight")
+    pen.updated("generator.weight")
+
+
+def closure(pen: Pen, *, faulty: bool) -> None:
+    """An update that evaluates its closure twice: what it reads is the gradient of the first evaluation."""
+    off = 1.001 if faulty else 1.0
+    pen.update("critic.weight")
+    pen.calls("critic")
+    pen.backward(1, "critic.weight")
+    pen.reads("critic.weight", synced=not faulty)
+    pen.calls("critic", occurrence=1, factor=off)
+    pen.backward(2, "critic.weight", factor=off)
+    pen.updated("critic.weight", factor=off)
+
+
+def found(tmp_path: Path, write, *, faulty: bool) -> list[Finding]:
+    for name, world in (("control", 1), ("candidate", 2)):
+        folder = tmp_path / name
+        folder.mkdir()
+        facts = TrialFacts(id=name, name=name, command=["python"], cwd="/", control=world == 1)
+        facts.status, facts.exit_code = TrialStatus.COMPLETED, 0
+        (folder / "trial.json").write_bytes(msgspec.json.encode(facts))
+        for rank in range(world):
+            pen = Pen(folder, rank, world)
+            write(pen, faulty=faulty and world > 1)
+            pen.close()
+    return compare_trials(tmp_path / "control", tmp_path / "candidate").findings
+
+
+@pytest.mark.parametrize("write", [gan, closure])
+def test_what_an_update_reads_comes_before_what_follows_it(tmp_path: Path, write) -> None:
+    first = next(iter(found(tmp_path, write, faulty=True)))
+    assert (first.phase, first.name, first.ranks_differ) == ("backward", "critic.weight", True)
+    assert first.cause.code in ("grad.none_synced", "grad.unsynced")
+
+
+@pytest.mark.parametrize("write", [gan, closure])
+def test_a_healthy_step_of_several_updates_is_no_finding(tmp_path: Path, write) -> None:
+    assert found(tmp_path, write, faulty=False) == []
+
+
+def batches() -> Batches:
+    return Batches(0, SimpleNamespace(find=lambda *_: None, keep=lambda *_: None))  # type: ignore[arg-type]
+
+
+def test_generated_rows_are_known_by_what_they_were_made_from() -> None:
+    noise, real = torch.randn(4, 2), torch.randn(4, 6)
+    fake = torch.randn(4, 6)
+    seen = []
+    for made in (fake, fake * (1 + 1e-6), fake):  # the third deals other noise out
+        one = batches()
+        batch, _ = one.enter((noise if len(seen) < 2 else noise.flip(0),), {})
+        assert batch is not None
+        one.came_from(made, batch)
+        both, new = one.enter((torch.cat([real, made]),), {})
+        assert both is not None
+        assert new
+        seen.append(both.keys.ids)
+    assert np.array_equal(seen[0], seen[1])
+    assert np.array_equal(seen[0][:4], seen[2][:4])
+    assert not np.isin(seen[0][4:], seen[0][:4]).any()
+    assert np.array_equal(seen[0][4:], seen[2][4:][::-1])
+
+
+def test_outputs_that_no_model_is_given_are_looked_at_no_more() -> None:
+    offspring = Offspring()
+    rows = torch.randn(3, 2)
+    for _ in range(4):
+        offspring.new_step()
+    offspring.made(rows, np.arange(3, dtype=np.uint64))
+    assert not offspring.wanted
+    assert offspring.known(rows, [1]) is None
