@@ -4,8 +4,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from data_runs import run
+from data_runs import event, run
 from ddparity.judge import Status, data
+from ddparity.judge._data_eval import evaluations
+from ddparity.judge._data_metric import judge_metrics
+from ddparity.trace import Event
 
 FIRST = list(range(100, 124))
 
@@ -132,3 +135,35 @@ def test_a_split_that_each_rank_made_for_itself():
     assert "data.split_differs" in {finding.cause.code for finding in findings}
     meant = run([[whole[:5]], [whole[5:10]]], evaluated={0: {1: whole[:10]}, 1: {1: whole[:10]}})
     assert data.judge(run([[whole[:10]]], evaluated={0: {1: whole[:10]}}), meant)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("dropped", "shares", "matches"),
+    [
+        ((2, 2), ([0, 1, 2, 3], [4, 5, 0, 1]), True),  # as Accelerate pads: the first samples again
+        ((0, 0), ([0, 1, 2, 3], [4, 5, 0, 1]), False),
+        ((2, 0), ([0, 1, 2, 3], [4, 5, 0, 1]), False),  # one rank alone took something out
+        ((1, 1), ([0, 1, 2, 3], [4, 5, 0, 1]), False),
+        ((2, 2), ([0, 1, 2, 3], [4, 4, 0, 1]), False),  # one is missing
+        ((2, 2), ([0, 1, 2, 3], [4, 5, 8, 9]), False),  # others in their place
+    ],
+)
+def test_repeats_that_a_framework_took_out_of_the_results_are_no_finding(dropped, shares, matches):
+    control = run([[[20, 21]]], evaluated={0: {1: [0, 1, 2, 3, 4, 5]}})
+    candidate = run([[[20]], [[21]]], evaluated={rank: {1: share} for rank, share in enumerate(shares)})
+    for rank, num in enumerate(dropped):
+        if num:
+            candidate.ranks[rank][1].events[Event.EVAL_DROPPED].append(event("eval_dropped", step=1, value=float(num)))
+    (found,) = evaluations(control, candidate)
+    assert found.matches == matches
+
+
+def test_numbers_of_training_and_of_the_machine_are_not_compared_with_the_controls():
+    sides = [run([[[20, 21]]], evaluated={0: {1: [0, 1]}}), run([[[20, 21]]], evaluated={0: {1: [0, 1]}})]
+    for side, value in zip(sides, (1.0, 2.0), strict=True):
+        told = side.ranks[0][1].events[Event.METRIC]
+        told.append(event("metric", "loss", 1, value, compared=False))
+        told.append(event("metric", "eval_runtime", 1, value))
+        told.append(event("metric", "accuracy", 1, 0.5))
+    held = evaluations(*sides)
+    assert judge_metrics(*sides, held, []) == (1, [])

@@ -1,22 +1,33 @@
-"""Frameworks in which a call of the model is no call of a module: Lightning's steps.
+"""What only a framework knows: that its steps are calls of the model, and which samples it does not count.
 
 On one device Lightning calls ``LightningModule.training_step`` as a plain method, and under DDP as the forward of the
 wrapped module. Here the method counts as a call of the module on one device too, so that both hold the same samples.
+
+Accelerate gives every rank as many batches of an evaluation by repeating samples, and ``gather_for_metrics`` takes the
+repeated ones out of what it has gathered. Here it is noted how many those were.
 """
 
 import functools
 import sys
+from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
+
+from ._batch import named_tensors
+from ._guard import guarded
 
 if TYPE_CHECKING:
     from ._session import Session
 
 _STRATEGIES = ("lightning.pytorch.strategies.strategy", "pytorch_lightning.strategies.strategy")
+_GATHERS = "accelerate.accelerator"
+_TAKES_OUT = "_adjust_samples"
+"""Name of the function by which ``Accelerator.gather_for_metrics`` cuts what it has gathered."""
 _STEPS = ("training_step", "validation_step", "test_step")
 
 
 class FrameworkWatch:
-    """Wraps the steps of Lightning once it has been imported; ``look`` is called where an optimizer is made."""
+    """Wraps functions of frameworks once they have been imported; ``look`` is called where an optimizer is made."""
 
     def __init__(self, session: "Session") -> None:
         self.session = session
@@ -30,6 +41,28 @@ class FrameworkWatch:
                 self._followed.add(name)
                 for step in _STEPS:
                     self._follow(module.Strategy, step)
+
+        gathers = sys.modules.get(_GATHERS)
+        if gathers is not None and _GATHERS not in self._followed and hasattr(gathers, "recursively_apply"):
+            self._followed.add(_GATHERS)
+            self._watch_gathers(gathers)
+
+    def _watch_gathers(self, module: ModuleType) -> None:
+        original: Callable[..., Any] = module.recursively_apply
+
+        @functools.wraps(original)
+        def call(function: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+            result = original(function, data, *args, **kwargs)
+            if getattr(function, "__name__", "") == _TAKES_OUT:
+                self._took_out(data, result)
+            return result
+
+        setattr(module, "recursively_apply", call)  # noqa: B010 - of whatever version
+
+    @guarded
+    def _took_out(self, gathered: Any, kept: Any) -> None:
+        sizes = [next((t.shape[0] for _, t in named_tensors(value) if t.dim()), 0) for value in (gathered, kept)]
+        self.session.metrics.dropped(sizes[0] - sizes[1])
 
     def _follow(self, strategy: type, step: str) -> None:
         original = getattr(strategy, step, None)

@@ -65,6 +65,8 @@ class MetricWatch:
         self._talked = False
         self._reads: dict[tuple[CodeType, int], Read] = {}
         self._reduced: list[dict[str, Any]] = []
+        self._num_batches = 0
+        self._dropped: dict[int, int] = {}
 
     def install(self) -> None:
         """Put the wrappers in place."""
@@ -80,6 +82,15 @@ class MetricWatch:
         if not self.active:
             self.active, self._step = True, self.session.step
         self._talked = False
+        self._num_batches += 1
+
+    def dropped(self, num: int) -> None:
+        """A framework took ``num`` rows, which it had repeated to fill the last batch of all ranks, out of a result.
+
+        It does so with every result of that batch.
+        """
+        if self.active and num > 0:
+            self._dropped[self._num_batches] = max(num, self._dropped.get(self._num_batches, 0))
 
     def close(self) -> None:
         """The evaluation is over: write what was read."""
@@ -101,8 +112,11 @@ class MetricWatch:
                 )
         for reduced in self._reduced:
             writer.event(Event.EVAL_REDUCE, step=self._step, **reduced)
+        if self._dropped:
+            writer.event(Event.EVAL_DROPPED, step=self._step, value=float(sum(self._dropped.values())))
         self._reads.clear()
         self._reduced.clear()
+        self._dropped.clear()
 
     def _reader(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         @functools.wraps(original)

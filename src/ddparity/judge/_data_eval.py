@@ -25,6 +25,7 @@ class Evaluation:
         step: Number of training steps before it.
         wanted: Samples that the control evaluated.
         held: Rank -> samples that it evaluated.
+        dropped: Samples that a framework repeated so that every rank has as many, and took out of its results again.
         limited: Whether both sides left the evaluation's loader before its end: after a number of batches, whose size
             need not be the same.
     """
@@ -33,6 +34,7 @@ class Evaluation:
     wanted: Counter[int]
     held: dict[int, Counter[int]]
     limited: bool = False
+    dropped: int = 0
 
     @property
     def union(self) -> Counter[int]:
@@ -47,7 +49,16 @@ class Evaluation:
     def matches(self) -> bool:
         """Whether each sample was evaluated as often as by the control: shared, copied, or on one rank."""
         shares = [counter for counter in self.held.values() if counter]
-        return sum(shares, Counter[int]()) == self.wanted or self.union == self.wanted
+        return sum(shares, Counter[int]()) == self.wanted or self.union == self.wanted or self._repeats_were_dropped
+
+    @property
+    def _repeats_were_dropped(self) -> bool:
+        """Whether all samples are there, and as many of them more than once as were taken out of the results."""
+        held = sum(self.held.values(), Counter[int]())
+        repeated = held - self.wanted
+        if not 0 < self.dropped == repeated.total():
+            return False
+        return held - repeated == self.wanted and repeated.keys() <= self.wanted.keys()
 
     @property
     def comparable(self) -> bool:
@@ -69,8 +80,19 @@ def evaluations(control: Run, candidate: Run) -> list[Evaluation]:
         held = {rank: evaluated(steps[step]) for rank, steps in sorted(candidate.ranks.items()) if step in steps}
         if wanted and any(held.values()):
             limited = _left_early(control, step) and _left_early(candidate, step)
-            found.append(Evaluation(step=step, wanted=wanted, held=held, limited=limited))
+            dropped = _dropped(candidate, step)
+            found.append(Evaluation(step=step, wanted=wanted, held=held, limited=limited, dropped=dropped))
     return found
+
+
+def _dropped(run: Run, step: int) -> int:
+    """Return how many rows each rank took out of what it had gathered; 0 where they do not agree."""
+    found = {
+        sum(event.value or 0.0 for event in steps[step].events.get(Event.EVAL_DROPPED, []))
+        for steps in run.ranks.values()
+        if step in steps
+    }
+    return int(found.pop()) if len(found) == 1 else 0
 
 
 def _left_early(run: Run, step: int) -> bool:

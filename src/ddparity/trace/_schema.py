@@ -53,6 +53,7 @@ class Event(StrEnum):
     METRIC = "metric"  # name: metric; value; data: {"at", "reduced", "count"} where the script read it by itself, else
     # {"own_step", "compared"}: the script's own count; False where it is no result of an evaluation
     EVAL_REDUCE = "eval_reduce"  # an all-reduce of a few numbers in an evaluation; data: {"before", "after"}
+    EVAL_DROPPED = "eval_dropped"  # value: rows of an evaluation that a framework repeated, and took out of its results
     NOT_RECORDED = "not_recorded"  # name: what; data: {"reason"}
     LOADER = (
         "loader"  # name: number of a loader; an iteration over it begins; data: {"epoch", "dataset", "sampler", ...}
