@@ -76,7 +76,10 @@ def _row(row: CallsRow, y: float, picture: CallsPicture) -> str:
         if right - left > _LETTER:
             body += label((left + right) / 2, y + _PHASE_Y + 10, bar.op[:1], "ddp-in", "middle")
     alone = len({name.group for name in picture.names}) < 2
-    body += "".join(_call(bar, y, picture, alone=alone) for bar in sorted(row.calls, key=lambda bar: bar.first))
+    body += "".join(_call(bar, y, picture) for bar in sorted(row.calls, key=lambda bar: bar.first))
+    begins = [*(bar.begin for bar in row.calls[1:]), picture.span]
+    for bar, following in zip(row.calls, begins, strict=False):
+        body += _name(bar, y, picture, _x(following, picture), alone=alone)
     return body + _ending(row, y, picture)
 
 
@@ -84,16 +87,12 @@ def _ends_of(bar: Bar, picture: CallsPicture) -> tuple[float, float]:
     return _x(bar.begin, picture), _x(bar.end, picture)
 
 
-def _call(bar: Bar, y: float, picture: CallsPicture, *, alone: bool) -> str:
+def _call(bar: Bar, y: float, picture: CallsPicture) -> str:
     left, right = _ends_of(bar, picture)
     wide = max(right - left, _THIN)
     title = f"{bar.op} number {bar.number} of {bar.group}, step {bar.step}"
     kind = "ddp-open" if bar.waits else "ddp-call"
     body = box(left, y + _CALL_Y, wide, _CALL, kind, title=title)
-    words = f"{bar.op} {bar.number}" if alone else f"{bar.group}: {bar.op} {bar.number}"
-    if len(words) * _LETTER_WIDTH < wide:
-        inside = "ddp-in" if bar.waits else "ddp-on"
-        body += label((left + wide / 2), y + _CALL_Y + TEXT, words, inside, "middle")
     if bar.first:
         body += box(left - 1.5, y + _CALL_Y - 1.5, wide + 3, _CALL + 3, "ddp-ring")
         x, anchor = (right, "end") if left > WIDTH * 0.6 else (left, "start")
@@ -103,6 +102,17 @@ def _call(bar: Bar, y: float, picture: CallsPicture, *, alone: bool) -> str:
         words = ("… waits " + lasted if bar.end > bar.begin else "… not done") if bar.waits else f"… {lasted}"
         body += label(right + 4, y + _CALL_Y + TEXT, words, "ddp-first" if bar.waits else "")
     return body
+
+
+def _name(bar: Bar, y: float, picture: CallsPicture, until: float, *, alone: bool) -> str:
+    """Return the name of a call in its bar, if there is room for it before the next one begins."""
+    left, right = _ends_of(bar, picture)
+    words = f"{bar.op} {bar.number}" if alone else f"{bar.group}: {bar.op} {bar.number}"
+    if len(words) * _LETTER_WIDTH >= min(right, until) - left:
+        return ""
+    return label(
+        (left + min(right, until)) / 2, y + _CALL_Y + TEXT, words, "ddp-in" if bar.waits else "ddp-on", "middle"
+    )
 
 
 def _ending(row: CallsRow, y: float, picture: CallsPicture) -> str:
