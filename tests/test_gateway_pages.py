@@ -13,7 +13,6 @@ pytest.importorskip("playwright")
 import httpx
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from ddparity.gateway._charts import chart
 from gateway_harness import Gateway, tagged
 
 CHROMIUM = shutil.which("chromium")
@@ -188,14 +187,3 @@ def test_pages_have_twins_and_errors_are_pages_for_browsers_only(gateway: Gatewa
         assert http.get("/static/../_settings.py").status_code == 404
         for name in ("style.css", "live.js", "icon.svg"):
             assert http.get(f"/static/{name}").status_code == 200
-
-
-def test_a_curve_of_any_numbers_is_drawn() -> None:
-    points = [{"value": 1.5, "step": 1}, {"value": "nan", "step": 2}, {"value": 1e300, "step": 3}]
-    drawn = chart("<loss>", points)
-    assert "&lt;loss&gt;" in drawn
-    assert "<loss>" not in drawn
-    assert "1 of them not finite" in drawn
-    assert "polyline" in drawn
-    assert "polyline" not in chart("one", [{"value": 1, "step": None}])
-    assert "polyline" in chart("flat", [{"value": 2, "step": None}] * 3)

@@ -10,7 +10,6 @@ from markupsafe import Markup
 
 from ddparity.gateway._api import CURSOR
 from ddparity.gateway._auth import COOKIE, Owner, Reader, Submitter, TheService
-from ddparity.gateway._charts import chart
 from ddparity.gateway._errors import Refused
 from ddparity.gateway._job import Job
 from ddparity.gateway._logs import job_logs
@@ -21,6 +20,7 @@ from ddparity.gateway._states import State
 from ddparity.gateway._tokens import Caller
 from ddparity.gateway._trials import JobTrials
 from ddparity.gateway._views import JobPage, status_of
+from ddparity.report import metric_figure
 
 _PAGE = 50
 _MAX_CHARTS = 24
@@ -99,7 +99,7 @@ def _job_shown(service: Service, job: Job, caller: Caller, rank: str, phase: str
         "trials": trials,
         "comparison": _comparison(trials),
         "verdict_page": f"{base}/verdict{owner}{'&' if owner else '?'}html=true",
-        "charts": [Markup(chart(name, points)) for name, points in list(series.items())[:_MAX_CHARTS]],
+        "charts": [Markup(metric_figure(name, points)) for name, points in list(series.items())[:_MAX_CHARTS]],
         "events": [{"time": each.time, "kind": each.kind, "said": _said(each.detail)} for each in events],
         "logs": [
             {
