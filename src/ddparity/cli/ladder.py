@@ -113,7 +113,9 @@ def render_ladder(result: "LadderResult", option: str = "") -> str:
         between = "the climb was killed between two rungs" if result.status == "INTERRUPTED" else ""
         lines.append(f"{result.status}: {between or 'no rung that was run deviates'}")
     else:
-        lines.append(f"{result.status}: stopped at rung {stopped.label or stopped.number}, {_what(result)}")
+        where = f"{result.status}: stopped at rung {stopped.label or stopped.number}"
+        untold = result.variable is None and result.status != "DEVIATES" and stopped.reason
+        lines.append(f"{where}: {plain(stopped.reason)}" if untold else f"{where}, {_what(result)}")
     if result.status == "DEVIATES" and stopped is not None:
         lines.append(f"  means     {result.meaning}")
         lines += _finding(stopped)
