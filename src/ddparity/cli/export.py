@@ -35,10 +35,12 @@ def tensorboard(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write trials as TensorBoard event files, a run a rank: losses, metrics, learning rates, memory, times.
+    """Write trials as TensorBoard event files.
 
-    The verdict of the last comparison and the facts stand in the tab "Text". A trial's files are replaced by the next
-    export of it. Needs TensorBoard: pip install 'ddparity[tensorboard]'
+    A run a rank: losses, metrics, learning rates, memory, times. The verdict of the last comparison and the facts stand
+    in the tab "Text". Exporting a trial again replaces its files.
+
+    Needs TensorBoard: pip install 'ddparity[tensorboard]'
     """
     from ddparity.integrations import tensorboard as target
 
@@ -64,9 +66,12 @@ def mlflow(
     store: StoreOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write each trial as a run of MLflow: metrics by rank and step, facts, the verdicts as tags, the HTML report.
+    """Write each trial as a run of MLflow.
 
-    A trial that is there already gets the newest verdict and report. Needs MLflow: pip install 'ddparity[mlflow]'
+    Metrics by rank and step, facts, the four verdicts of the last comparison as tags, the HTML report. A trial that is
+    there already gets the newest verdict and report.
+
+    Needs MLflow: pip install 'ddparity[mlflow]'
     """
     from ddparity.integrations import mlflow as target
 
