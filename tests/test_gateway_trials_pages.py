@@ -89,7 +89,7 @@ def test_from_a_job_to_its_trial_to_the_comparison_to_the_parameter(shown: Shown
     page.goto(f"{shown.gateway.url}/")
     page.get_by_role("link", name="faulty").click()
     page.get_by_role("link", name="training").click()
-    expect(page.locator("h1")).to_contain_text("job-")
+    expect(page.locator("h1")).to_have_text("Training of faulty")
     expect(page.get_by_role("row", name="0 of 2")).to_contain_text("✓ FINISHED")
     page.get_by_role("link", name="Hold it against its control").click()
     expect(page.locator(".locus").first).to_contain_text("2.weight")

@@ -23,7 +23,7 @@ from ddparity.report import (
     report_style,
     samples_figure,
 )
-from ddparity.trace import TrialStatus
+from ddparity.trace import TrialFacts, TrialStatus
 from ddparity.trials import outcome
 
 _PAGE = 50
@@ -83,6 +83,7 @@ def _trial_rendered(
         "outcome": outcome(trial),
         "ranks": document.ranks[:_MAX_SHOWN_RANKS],
         "seen": seen,
+        "control": _control(service, trial, seen),
         "layers": Markup(report_layers(_as_verdict(check))),
         "samples": Markup(samples_figure(pictures.samples)),
         "controls": [each for each in _offered(service, caller) if each.control and each.id != trial.id],
@@ -90,6 +91,13 @@ def _trial_rendered(
         "check_twin": f"/api/v1/trials/{trial.id}/check",
     }
     return rendered(request, "trial.html", caller, shown)
+
+
+def _control(service: Service, trial: TrialFacts, seen: set[str]) -> str | None:
+    """Return what a trial is best held against: the control of its job, or the one it was recorded beside."""
+    job = service.trials.job_of(trial.id)
+    control = None if job is None else service.trials.of_job(job).control
+    return control or (trial.against if trial.against in seen else None)
 
 
 def _beside(document: TrialDocument) -> list[str]:
