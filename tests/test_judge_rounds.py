@@ -10,8 +10,12 @@ import torch
 
 from ddparity.capture._batch import Batches
 from ddparity.capture._offspring import Offspring
+from ddparity.capture._outputs import _part_of_positions
 from ddparity.digest import digest_of
 from ddparity.judge import Finding, compare_trials
+from ddparity.judge._context import Tally
+from ddparity.judge._explain import _explain_factor
+from ddparity.judge._update import _scaled_rate
 from ddparity.trace import (
     FLAG_GRAD,
     FLAG_TRAINING,
@@ -31,10 +35,11 @@ VALUES = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
 class Pen:
     """Writes the rows of one rank's only step, in the order in which they come."""
 
-    def __init__(self, folder: Path, rank: int, world: int) -> None:
+    def __init__(self, folder: Path, rank: int, world: int, *, copies: bool = False) -> None:
         facts = RankFacts(rank=rank, local_rank=rank, world_size=world, pid=1, hostname="synthetic")
         self.writer = RankWriter(folder / f"rank-{rank:05d}", facts)
-        self.mine = slice(rank * 8 // world, (rank + 1) * 8 // world)
+        self.mine = slice(0, 8) if copies else slice(rank * 8 // world, (rank + 1) * 8 // world)
+        self.rank = rank
         self.many = world > 1
         self.writer.samples(step=0, batch=0, root="Net", training=True, ids=IDS[self.mine])
 
@@ -103,6 +108,21 @@ def closure(pen: Pen, *, faulty: bool) -> None:
     pen.updated("critic.weight", factor=off)
 
 
+def row_parallel(pen: Pen, *, faulty: bool) -> None:
+    """A layer split over its inputs: what it returns on a rank is an addend; a norm is given the sum of them."""
+    weight = np.ones((4, 6), dtype=np.float32)
+    if pen.many:
+        mine = digest_of(weight[:, pen.rank * 3 :][:, :3], offsets=(0, pen.rank * 3), global_shape=(4, 6))
+        where = {"offsets": (0, pen.rank * 3), "global_shape": (4, 6), "placement": "inferred Shard(1)"}
+        pen.writer.digest(mine, site=Site.PARAMETER, name="down.weight", step=0, **where)
+    else:
+        pen.digest(Site.PARAMETER, "down.weight", weight)
+    share = (0.25, 0.75)[pen.rank] if pen.many else 1.0
+    pen.calls("down", factor=share)
+    pen.calls("norm", factor=2.0 * share if faulty else 2.0)
+    pen.update("down.weight")
+
+
 def found(tmp_path: Path, write, *, faulty: bool) -> list[Finding]:
     for name, world in (("control", 1), ("candidate", 2)):
         folder = tmp_path / name
@@ -111,7 +131,7 @@ def found(tmp_path: Path, write, *, faulty: bool) -> list[Finding]:
         facts.status, facts.exit_code = TrialStatus.COMPLETED, 0
         (folder / "trial.json").write_bytes(msgspec.json.encode(facts))
         for rank in range(world):
-            pen = Pen(folder, rank, world)
+            pen = Pen(folder, rank, world, copies=write is row_parallel)
             write(pen, faulty=faulty and world > 1)
             pen.close()
     return compare_trials(tmp_path / "control", tmp_path / "candidate").findings
@@ -124,9 +144,28 @@ def test_what_an_update_reads_comes_before_what_follows_it(tmp_path: Path, write
     assert first.cause.code in ("grad.none_synced", "grad.unsynced")
 
 
-@pytest.mark.parametrize("write", [gan, closure])
+def test_addends_that_nothing_sums_are_named_where_they_are_made(tmp_path: Path) -> None:
+    first, second, *_ = found(tmp_path, row_parallel, faulty=True)
+    assert (first.phase, first.name, first.cause.code) == ("forward", "down", "forward.not_reduced")
+    assert (second.name, second.follows) == ("norm", 0)
+
+
+@pytest.mark.parametrize("write", [gan, closure, row_parallel])
 def test_a_healthy_step_of_several_updates_is_no_finding(tmp_path: Path, write) -> None:
     assert found(tmp_path, write, faulty=False) == []
+
+
+@pytest.mark.parametrize(("before", "code"), [({2}, "grad.fixed_divisor"), ({1}, "grad.double_averaged")])
+def test_a_step_with_fewer_micro_batches_tells_the_divisor_from_the_ranks(before: set[int], code: str) -> None:
+    ctx = SimpleNamespace(num_ranks=2, micro_batches=1, tally=Tally(micro_batches=before))
+    because, phase = _explain_factor(ctx, 0.5, False)  # type: ignore[arg-type]
+    assert (because.code, phase) == (code, "backward")
+
+
+def test_a_rate_times_the_number_of_ranks_is_told() -> None:
+    ctx = SimpleNamespace(num_ranks=2)
+    assert "times 2, the number of ranks" in _scaled_rate(ctx, 0.1, 0.2)  # type: ignore[arg-type]
+    assert _scaled_rate(ctx, 0.1, 0.3) == ""  # type: ignore[arg-type]
 
 
 def batches() -> Batches:
@@ -152,6 +191,29 @@ def test_generated_rows_are_known_by_what_they_were_made_from() -> None:
     assert np.array_equal(seen[0][4:], seen[2][4:][::-1])
 
 
+def test_a_mixture_made_for_its_gradient_is_known_by_its_rows() -> None:
+    noise, real, fake = torch.randn(4, 2), torch.randn(4, 6), torch.randn(4, 6)
+    seen = []
+    for rounding in (0.0, 1e-6):
+        one = batches()
+        batch, _ = one.enter((noise,), {})
+        assert batch is not None
+        one.came_from(fake, batch)
+        one.enter((torch.cat([real, fake]),), {})
+        mixed = (0.3 * real + 0.7 * fake * (1 + rounding)).requires_grad_()
+        assert one.enter((mixed,), {}) == (batch, False)
+        seen.append(batch.keys.token)
+    assert seen[0] == seen[1]
+
+
+def test_inputs_that_need_a_gradient_are_known_by_content_where_no_model_makes_them() -> None:
+    one = batches()
+    first, _ = one.enter((torch.randn(4, 2).requires_grad_(),), {})
+    second, new = one.enter((torch.randn(4, 2).requires_grad_(),), {})
+    assert new
+    assert first is not second
+
+
 def test_outputs_that_no_model_is_given_are_looked_at_no_more() -> None:
     offspring = Offspring()
     rows = torch.randn(3, 2)
@@ -160,3 +222,11 @@ def test_outputs_that_no_model_is_given_are_looked_at_no_more() -> None:
     offspring.made(rows, np.arange(3, dtype=np.uint64))
     assert not offspring.wanted
     assert offspring.known(rows, [1]) is None
+
+
+def test_positions_of_a_slice_are_a_part_of_all_positions() -> None:
+    batch = SimpleNamespace(piece=(5, 10, 10))
+    assert _part_of_positions((5, 16), (5,), batch) == {"offsets": (5, 0), "global_shape": (10, 16)}
+    assert _part_of_positions((1, 5, 16), (1, 5), batch) == {"offsets": (0, 5, 0), "global_shape": (1, 10, 16)}
+    assert _part_of_positions((4, 16), (4,), batch) == {}
+    assert _part_of_positions((5, 16), (5,), SimpleNamespace(piece=None)) == {}

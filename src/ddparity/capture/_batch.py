@@ -159,6 +159,7 @@ class Batches:
             batch = next((batch for batch in made if batch.training), made[0])
             if training:
                 self.current = batch
+            self._offspring.found = self._offspring.found or not any(t.requires_grad for t in tensors)
             return batch, False
         if any(t.grad_fn is not None for t in tensors) or not tensors:
             return self.current, False
@@ -166,8 +167,21 @@ class Batches:
         fresh = [t for t in tensors if all(t is not old for old, _ in carried)]
         if not fresh:
             return self._enter_keys(carried[0][1].keys, [t for t, _ in carried], training=training)
+        origin = self._origin(fresh)
+        if origin is not None:
+            return self._enter_keys(origin.keys, fresh, training=training)
         mask = padding_mask(list(named_tensors((args, kwargs))))
         return self._identify(fresh, mask, training=training)
+
+    def _origin(self, tensors: list[torch.Tensor]) -> Batch | None:
+        """Return the batch whose rows stand behind those of a leaf made for its gradient, where models hand rows on.
+
+        A gradient penalty mixes real rows with generated ones, and rounding gives the mixture other bits every time.
+        """
+        made = self._offspring.found and all(t.requires_grad and not isinstance(t, torch.nn.Parameter) for t in tensors)
+        size = tensors[0].shape[self._batch_dim]
+        alike = [batch for batch in self._by_ids.values() if batch.size == size]
+        return alike[-1] if made and alike else None
 
     def is_detached_output(self, args: Any, kwargs: Any) -> bool:
         """Whether a module of this step made what enters, and backward will not reach that module from here."""

@@ -24,7 +24,8 @@ class Offspring:
     def __init__(self) -> None:
         self._rows: list[tuple[tuple[int, ...], dict[int, int]]] = []
         self._num_steps = 0
-        self._found = False
+        self.found = False
+        """Whether some model of this training was given what another one made."""
 
     def new_step(self) -> None:
         """Forget what was made."""
@@ -34,7 +35,7 @@ class Offspring:
     @property
     def wanted(self) -> bool:
         """Whether it is worth to look at what models return."""
-        return self._found or self._num_steps <= _TRIES
+        return self.found or self._num_steps <= _TRIES
 
     def made(self, rows: torch.Tensor, ids: np.ndarray) -> None:
         """Remember rows that a model made, one of each sample; ``ids`` are the samples' identities, (n,) uint64."""
@@ -55,5 +56,5 @@ class Offspring:
         contents = list(contents)
         if not any(content in every for content in contents):
             return None
-        self._found = True
+        self.found = True
         return np.array([every.get(content, content) for content in contents], dtype=np.uint64)

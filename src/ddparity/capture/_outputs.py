@@ -60,9 +60,9 @@ class OutputWatch:
         if not found:
             return
         occurrence = self._occurrence(name)
-        by_sample = not _takes_positions(args, self.batch)
+        positions = args[0] if _takes_positions(args, self.batch) else None
         for part, tensor in found:
-            self.record(tensor, name, part, type(module).__name__, occurrence, flags, by_sample=by_sample)
+            self.record(tensor, name, part, type(module).__name__, occurrence, flags, positions=positions)
 
     def mark(self, name: str, tensor: torch.Tensor) -> None:
         """Record a tensor that the script names itself (``ddparity.mark``)."""
@@ -112,14 +112,14 @@ class OutputWatch:
         occurrence: int,
         flags: int,
         *,
-        by_sample: bool = True,
+        positions: torch.Tensor | None = None,
     ) -> None:
         """Digest an activation and watch its gradient."""
         batch, rows_here = self.batch, own_rows(tensor)
         if rows_here is None:
             return
         shape = tuple(rows_here.shape)
-        rows, start, whole = batch.place(shape) if batch is not None and by_sample else (0, 0, shape)
+        rows, start, whole = batch.place(shape) if batch is not None and positions is None else (0, 0, shape)
         where = {
             "name": name,
             "part": part,
@@ -130,6 +130,8 @@ class OutputWatch:
             "flags": flags,
         }
         rows_at = RowsAt(batch.keys, start, whole) if batch is not None and rows else None
+        if positions is not None and batch is not None:
+            where |= _part_of_positions(shape, tuple(positions.shape), batch)
         self._write(rows_here, Site.ACTIVATION, rows_at, where)
         if tensor.requires_grad:
             self._watch_gradient(tensor, rows_at, where)
@@ -156,7 +158,8 @@ class OutputWatch:
     def _write(self, tensor: torch.Tensor, site: Site, rows_at: "RowsAt | None", where: dict[str, Any]) -> None:
         turned = tensor.transpose(0, 1) if where["rows"] < 0 else tensor
         if rows_at is None:
-            digest = digest_tensor(turned.detach())
+            offsets, whole = where.get("offsets"), where.get("global_shape")
+            digest = digest_tensor(turned.detach(), offsets=offsets, global_shape=whole)
         else:
             digest = digest_tensor(turned.detach(), row_keys=rows_at.keys, row_start=rows_at.start)
             if rows_at.start or rows_at.whole != tuple(tensor.shape):  # a slice: what merges has the whole's shape
@@ -183,6 +186,17 @@ def generator_states() -> tuple[torch.Tensor, int]:
 
 def _same(before: tuple[torch.Tensor, int], now: tuple[torch.Tensor, int]) -> bool:
     return before[1] == now[1] and torch.equal(before[0], now[0])
+
+
+def _part_of_positions(shape: tuple[int, ...], positions: tuple[int, ...], batch: Batch) -> dict[str, Any]:
+    """Return where the outputs of a slice of positions stand in those of all; nothing where the batch is no slice."""
+    if batch.piece is None or not positions or shape[: len(positions)] != positions:
+        return {}
+    (start, stop, total), dim = batch.piece, len(positions) - 1
+    if positions[dim] != stop - start:
+        return {}
+    offsets = tuple(start if d == dim else 0 for d in range(len(shape)))
+    return {"offsets": offsets, "global_shape": (*shape[:dim], total, *shape[dim + 1 :])}
 
 
 def _takes_positions(args: Any, batch: Batch | None) -> bool:

@@ -71,6 +71,18 @@ AFTER_LOSS = (
         fix="Divide the loss once by the number of micro-batches, and unscale gradients exactly once.",
     ),
     KnownCause(
+        code="grad.fixed_divisor",
+        meaning="The loss is divided by a fixed number of micro-batches, and this step has another number of them.",
+        evidence="Every gradient is off by the number of this step's micro-batches over that of an earlier step, which "
+        "agreed.",
+        alike=(
+            "grad.double_averaged: there the factor is one over the number of ranks, in every step.",
+            "grad.scaled: there the number of micro-batches does not explain the factor.",
+        ),
+        fix="Divide by the number of micro-batches, or better of samples, that this step has: the last of an epoch has "
+        "fewer.",
+    ),
+    KnownCause(
         code="grad.missing",
         meaning="The control has a gradient here and the candidate has none: the parameter is not reached, is frozen, "
         "or was replaced by a copy.",

@@ -16,13 +16,13 @@ DATA = (
     ),
     KnownCause(
         code="data.sampler_differs",
-        meaning="The ranks draw their shares from differently shuffled orders: shares overlap, other samples are never "
-        "seen.",
+        meaning="The ranks' shares overlap, and other samples are never seen: they are drawn from differently shuffled "
+        "orders, or cut at wrong bounds.",
         evidence="In one step or epoch some samples are on several ranks and others on none, while every rank holds "
         "samples of its own too.",
         alike=("data.overlap: there all ranks hold the same samples.",),
         fix="Give the sampler, and any random split before it, the same seed and generator on every rank, and the same "
-        "shuffle.",
+        "shuffle; where shares are cut by hand, check their first and last index.",
     ),
     KnownCause(
         code="data.workers_copy",

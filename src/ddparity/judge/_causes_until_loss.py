@@ -76,6 +76,15 @@ UNTIL_LOSS = (
         fix="Seed the generator of these ranks alike (tensor-parallel ranks draw the same masks).",
     ),
     KnownCause(
+        code="forward.not_reduced",
+        meaning="Each rank goes on with its own addend: the output of a layer that is split over its inputs is not "
+        "summed over the ranks.",
+        evidence="The layer's outputs, summed over the ranks, are the control's; what is computed from them differs "
+        "between ranks.",
+        alike=("forward.ranks_differ: there the ranks' outputs do not add up to the control's.",),
+        fix="Reduce the output over the tensor-parallel group before a norm, a residual or another layer takes it.",
+    ),
+    KnownCause(
         code="loss.weighting",
         meaning="Forward agrees but the merged loss does not: ranks or micro-batches are averaged alike although they "
         "hold different numbers of tokens or samples, or the divisor is not the global one.",

@@ -44,6 +44,7 @@ class Tally:
         hidden: Steps whose floor is so high that it may hide a fault.
         scales: Largest size so far that rounding in a parameter's gradient is relative to.
         cancelled: Largest ratio so far of that size to the gradient itself.
+        micro_batches: How many of them steps had so far that agreed.
         unplaced: Parameters whose parts do not make up the control's, so that nothing of theirs can be held against it.
         lost_ties: Parameters that modules share in the control and not in the candidate.
         measured: The comparisons, in the order in which they were made; None where nobody asks for them.
@@ -59,6 +60,7 @@ class Tally:
     cancelled: dict[str, float] = field(default_factory=dict)
     lost_ties: set[str] = field(default_factory=set)
     unplaced: set[str] = field(default_factory=set)
+    micro_batches: set[int] = field(default_factory=set)
     measured: list[Measurement] | None = None
 
 
@@ -93,6 +95,11 @@ class StepContext:
         """Keep a comparison for the map of errors."""
         if self.tally.measured is not None:
             self.tally.measured.append(Measurement(self.step, phase, name, error, floor, by_rank or {}))
+
+    @property
+    def micro_batches(self) -> int:
+        """Number of backward passes of the candidate's step."""
+        return max((len(step.passes) for step in self.candidate.values()), default=0)
 
     @property
     def num_ranks(self) -> int:

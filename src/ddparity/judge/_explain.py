@@ -69,12 +69,22 @@ def _explain_desync(ctx: StepContext, row: GradientRow, rows: list[GradientRow])
 
 def _explain_factor(ctx: StepContext, factor: float, local_fine: bool) -> tuple[Cause, Phase]:
     num = ctx.num_ranks
+    earlier = _divisor(ctx, factor)
+    if earlier is not None:
+        detail = f"It has {ctx.micro_batches}, an earlier step {earlier}."
+        return _causes.cause("grad.fixed_divisor", detail=detail), Phase.BACKWARD
     phase = Phase.COLLECTIVE if local_fine else Phase.BACKWARD
     if num > 1 and abs(factor - num) <= NICE * num and local_fine:
         return _causes.cause("grad.summed", detail=f"The factor is the number of ranks, {num}."), phase
     if num > 1 and abs(factor * num - 1.0) <= NICE:
         return _causes.cause("grad.double_averaged", detail=f"The factor is 1/{num}."), phase
     return _causes.cause("grad.scaled", detail=f"The factor is {factor:.6g}."), phase
+
+
+def _divisor(ctx: StepContext, factor: float) -> int | None:
+    """Return the number of micro-batches of an earlier step that a step with another number of them was divided by."""
+    now = ctx.micro_batches
+    return next((n for n in ctx.tally.micro_batches if n != now and abs(factor * n - now) <= NICE * now), None)
 
 
 def evidence(ctx: StepContext, row: GradientRow, factor: float | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import math
 
-from ddparity.digest import Digest, distance, merge_shards, relative_error
+from ddparity.digest import Digest, distance, merge_shards, merge_sum, relative_error
 from ddparity.trace import FLAG_GRAD, FLAG_RANDOM, DigestRow, Site
 
 from . import _causes
@@ -14,6 +14,7 @@ from ._run import Call, RankStep
 from ._verdict import Finding, Floor, Phase
 
 _BATCH_NORM = ("BatchNorm", "SyncBN", "BatchStat", "GhostNorm")
+_MAX_SKIPPED = 5
 _SAME_OUTPUT = 1e-3
 """Relative distance of two outputs of a module up to which they may be one that does not depend on the batch."""
 
@@ -64,6 +65,8 @@ def initial_parameters(ctx: StepContext) -> list[Finding]:
 def activations(ctx: StepContext) -> list[Finding]:
     """Compare what every module returned, in the control's order of execution, until random masks part the runs."""
     findings: list[Finding] = []
+    skipped: list[str] = []
+    addends: Finding | None = None
     worst = 0.0
     for number, ((name, part), call, rows) in enumerate(ctx.calls(Site.ACTIVATION)):
         depth = number if ctx.step == 0 else ctx.floors.depth  # the step before has gone through all of it
@@ -73,20 +76,30 @@ def activations(ctx: StepContext) -> list[Finding]:
         pair = merge_activation(ctx, rows, mine)
         if isinstance(pair, str):
             ctx.tally.unproved.setdefault(name, pair)
+            skipped.append(f"{name} ({pair})")
             continue
         control, candidate, spread = pair
         ctx.tally.checked += 1
         floor = ctx.floors.at(ctx.step, depth=depth, of=(Site.ACTIVATION, name))
+        added = merge_addends(ctx, name, mine) if spread > floor.value else None
+        if added is not None and relative_error(added, control) <= floor.value:
+            addends = _unreduced(ctx, name, part, rows[0], control, spread, floor)
+            continue
         error = max(relative_error(candidate, control), spread)
         ctx.measured(Phase.FORWARD, f"{name or 'model'}{f':{part}' if part else ''}", error, floor.value)
         if error <= floor.value and candidate.finite == control.finite:
-            worst = max(worst, error)
+            worst, addends = max(worst, error), None
             continue
         drawn = any(row.flags & FLAG_RANDOM for row in [*rows, *(r for found in mine.values() for r in found)])
         if drawn and spread <= floor.value:
             ctx.tally.random = ctx.tally.random or name
             return findings
-        findings.append(_activation_finding(ctx, name, part, rows[0], control, candidate, spread, floor))
+        if addends is not None and spread > floor.value and not findings:
+            findings.append(addends)
+        found = _activation_finding(ctx, name, part, rows[0], control, candidate, spread, floor)
+        if skipped and not findings:
+            found.cause.text += f" Not compared before it: {'; '.join(skipped[:_MAX_SKIPPED])}."
+        findings.append(found)
     ctx.accepted(worst)
     return findings
 
@@ -129,6 +142,24 @@ def _activation_finding(
     )
 
 
+def _unreduced(
+    ctx: StepContext, name: str, part: str, row: DigestRow, control: Digest, spread: float, floor: Floor
+) -> Finding:
+    """Return what is to be said of a row-parallel layer's output if what is computed from it differs between ranks."""
+    return ctx.finding(
+        Phase.FORWARD,
+        name,
+        f"{Site.ACTIVATION}:{part}" if part else Site.ACTIVATION,
+        _causes.cause("forward.not_reduced"),
+        floor=floor,
+        ranks_differ=True,
+        after=ctx.control.num_updates_before(row.seq),
+        spread_over_ranks=spread,
+        control_norm=control.norm,
+        module=row.site.module,
+    )
+
+
 def _owns_tainted(ctx: StepContext, module: str) -> bool:
     return any(parameter.rpartition(".")[0] == module for parameter in ctx.tally.tainted)
 
@@ -168,6 +199,27 @@ def merge_activation(
     return control, merged, _spread(ctx, mine, control.norm)
 
 
+def merge_addends(ctx: StepContext, name: str, mine: dict[int, list[DigestRow]]) -> Digest | None:
+    """Add up what the ranks of each part returned, where the module holds a part of the control's parameters.
+
+    A row-parallel layer multiplies with its columns alone: its output is an addend, which is reduced outside of it.
+    """
+    sites = (Site.PARAMETER, Site.SYNCED_GRADIENT)
+    held = [key for step in ctx.candidate.values() for site in sites for key in _parts_of(step, site)]
+    if not any(parameter.rpartition(".")[0] == name for parameter in held):
+        return None
+    calls = [[merge_calls(mine[rank]) for rank in group if mine.get(rank)] for group in ctx.samples.groups]
+    if not all(calls) or len({digest.shape for group in calls for digest in group}) > len(ctx.samples.groups):
+        return None
+    return merge_shards([merge_sum(group) for group in calls])
+
+
+def _parts_of(step: RankStep, site: Site) -> list[str]:
+    """Return the parameters of which a rank holds a part."""
+    found = step.digests.get(site, {}).items()
+    return [name for (name, _), rows in found if any(row.site.global_shape is not None for row in rows)]
+
+
 def _merge_by_position(
     ctx: StepContext, rows: list[DigestRow], mine: dict[int, list[DigestRow]]
 ) -> tuple[Digest, Digest, float] | str:
@@ -177,6 +229,8 @@ def _merge_by_position(
     """
     first = rows[0].digest
     theirs = [row for rank in sorted(mine) for row in mine[rank]]
+    if all(row.site.global_shape is not None for row in theirs):
+        return _merge_positions(rows, mine)
     if any(row.digest.shape != first.shape for row in [*rows, *theirs]):
         return "its shape on the ranks is not the control's"
     together = len(ctx.samples.groups) == 1 and len(rows) == 1 and all(len(found) <= 1 for found in mine.values())
@@ -187,6 +241,15 @@ def _merge_by_position(
         )
     spread = max(distance(row.digest, theirs[0].digest) for row in theirs)
     return first, theirs[0].digest, spread / first.norm if first.norm else 0.0
+
+
+def _merge_positions(rows: list[DigestRow], mine: dict[int, list[DigestRow]]) -> tuple[Digest, Digest, float] | str:
+    """Put together what ranks that hold parts of a sequence made of their positions; every call makes it again."""
+    logical = merge_parameter({rank: found[0] for rank, found in sorted(mine.items()) if found})
+    first = rows[0].digest
+    if logical is None or logical.reason or logical.digest.shape != first.shape:
+        return "its parts on the ranks do not make up the control's"
+    return first, logical.digest, logical.spread / first.norm if first.norm else 0.0
 
 
 def _depends_on_batch(ctx: StepContext, rows: list[DigestRow]) -> bool:

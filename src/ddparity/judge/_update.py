@@ -119,10 +119,21 @@ def _compare_group(
     for key in sorted(theirs, key=lambda k: (k != "lr", k)):
         if key in _NOT_HYPER or key in known or _equal(theirs[key], ours.get(key)):
             continue
-        because = _causes.cause("opt.lr" if key == "lr" else "opt.hyper_parameter")
+        because = _causes.cause("opt.hyper_parameter")
+        if key == "lr":
+            from_the_start = ctx.step == ctx.floors.since
+            scaled = _scaled_rate(ctx, theirs[key], ours.get(key)) if from_the_start else ""
+            because = _causes.cause("opt.lr", detail=scaled)
         values = {"control": theirs[key], "candidate": ours.get(key)}
         findings.append(ctx.finding(Phase.OPTIMIZER, key, "param_group", because, ranks=[rank], after=update, **values))
     return findings
+
+
+def _scaled_rate(ctx: StepContext, control: Any, candidate: Any) -> str:
+    num = ctx.num_ranks
+    if num < 2 or not isinstance(candidate, (int, float)) or not _equal(candidate, control * num):
+        return ""
+    return f"It is the control's times {num}, the number of ranks: right where a step takes {num} times the samples."
 
 
 def _equal(a: Any, b: Any) -> bool:

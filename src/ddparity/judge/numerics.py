@@ -55,6 +55,8 @@ def judge(
         if judged:
             plans[step] = (ctx.samples, ctx.reduction)
         found = _judge_step(ctx)
+        if judged and not found:
+            tally.micro_batches.add(ctx.micro_batches)
         if judged and ctx.floors.hides(step):
             tally.hidden.add(step)
         findings += found
