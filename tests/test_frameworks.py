@@ -12,7 +12,7 @@ from ddparity.judge import Status, compare_trials
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 SCRIPTS = Path(__file__).parent / "scripts" / "frameworks"
-NEEDS = {"trainer": "transformers", "lit": "lightning", "accelerated": "accelerate", "sft": "trl"}
+NEEDS = {"trainer": "transformers", "lit": "lightning", "accelerated": "accelerate", "sft": "trl", "nano": "torch"}
 LAYERS = ("numerics", "data", "memory", "communication")
 
 
@@ -52,6 +52,7 @@ def test_a_healthy_run_passes_in_all_layers(compared, script, flags):
 
 FAULTS = [
     ("trainer", ("--unweighted",), (0, "loss", "loss", "loss.weighting")),
+    ("nano", ("--accumulate", "2", "--sum"), (0, "backward", "block.linear2.bias", "grad.scaled")),
     ("sft", ("--unweighted",), (0, "loss", "loss", "loss.weighting")),
     ("lit", ("--leave-out",), (0, "optimizer", "body.2.weight", "opt.not_held")),
     ("accelerated", ("--accumulate", "2", "--clip-each"), (0, "clip", "grad_norm", "clip.every_micro_batch")),
