@@ -47,14 +47,14 @@ UNTIL_LOSS = (
     ),
     KnownCause(
         code="forward.batch_coupled",
-        meaning="Its inputs agree and its output does not: the module mixes samples, draws on a value of its rank, or "
-        "computes something else.",
+        meaning="What was compared before it agrees and its output does not: it, or what is computed on the way to it, "
+        "mixes samples, draws on a value of its rank, or is something else.",
         evidence="Everything before the module agrees with the control, its merged output does not.",
         alike=(
             "bn.local_stats: the same, where the module is a batch norm.",
             "random.masks_differ: there the module draws random numbers.",
         ),
-        fix="Put ddparity.mark(name, tensor) inside this module to see which of its tensors differs first.",
+        fix="Put ddparity.mark(name, tensor) inside this module, and before it, to see which tensor differs first.",
     ),
     KnownCause(
         code="forward.ranks_differ",
