@@ -222,7 +222,7 @@ def test_a_healthy_climb_goes_to_the_top(train, monkeypatch):
     assert statuses(result) == dict.fromkeys(["0-1", "1-1", "2-1", "3-1", "4-2", "5-4"], "PASS")
     assert (result.status, result.stopped_at, result.variable) == ("PASS", None, None)
     changes = {rung.number: (rung.variable, rung.change) for rung in result.rungs if rung.status == "PASS"}
-    assert changes[1] == ("record:dtype", "record:dtype None -> float64")
+    assert changes[1] == ("record:dtype", "--dtype not set -> float64")
     assert changes[2] == ("micro_batches", "micro_batches (--batch-size 32 -> 8, --accum 1 -> 4)")
     assert changes[3] == ("launcher", "launcher python -> torchrun")
     assert changes[4] == ("world_size", "world_size 1 -> 2")

@@ -237,10 +237,19 @@ def _change(below: Trial, here: Trial) -> tuple[str | None, str]:
     varied, names = varied_between(below, here)
     texts = []
     for name in names:
-        values = {v.variable: f"{v.control} -> {v.candidate}" for v in varied if v.part_of == name}
-        inside = ", ".join(f"{fact} {value}" for fact, value in values.items())
-        texts.append(f"{name} {values[name]}" if name in values else f"{name} ({inside})")
+        values = {v.variable: f"{_shown(v.control)} -> {_shown(v.candidate)}" for v in varied if v.part_of == name}
+        inside = ", ".join(f"{_option(fact)} {value}" for fact, value in values.items())
+        texts.append(f"{_option(name)} {values[name]}" if name in values else f"{_option(name)} ({inside})")
     return ", ".join(names) or None, ", ".join(texts)
+
+
+def _shown(value: object) -> str:
+    return "not set" if value is None else str(value)
+
+
+def _option(name: str) -> str:
+    """Return an option of ``ddparity record`` as it is typed, and any other variable as it is called."""
+    return f"--{name.removeprefix('record:').replace('_', '-')}" if name.startswith("record:") else name
 
 
 def _answer(state: _Climb, rungs: list[Rung], results: list[RungResult]) -> LadderResult:
