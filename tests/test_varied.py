@@ -279,3 +279,11 @@ def test_settings_that_a_callback_told_belong_to_what_was_changed(ours, theirs, 
     control = trial("python t.py", rank=told(ours))
     candidate = trial(command, world, name="two", rank=told(theirs))
     assert sorted(names(control, candidate)) == sorted(expected)
+
+
+def test_the_batch_that_a_run_never_came_to_has_not_changed():
+    shaped = {"batch_shapes": {"": [32, 8]}}
+    control, died = trial(ALONE, rank=shaped), trial(ALONE, name="died")
+    assert varied_facts(control, died) == ([], [])
+    other = trial(ALONE, name="other", rank={"batch_shapes": {"": [16, 8]}})
+    assert [each.variable for each in varied_facts(control, other)[0]] == ["batch_shape"]

@@ -25,6 +25,7 @@ _WITH_WORLD = re.compile(
 _WITH_DEVICE = re.compile(r"device|backend|version:(cuda|platform)|setting:cudnn|env:(CUDA|HIP|ROCR|ASCEND|NVIDIA)_")
 _EFFECTS = re.compile(rf"seed\Z|setting:|{HYPERPARAMETER}|batch_shape|backend\Z|master\Z|num_threads\Z")
 """Facts that nobody chooses by themselves: some choice, known or not, set them."""
+_SHAPE = "batch_shape"
 _ARGUMENT = re.compile(r"-|argument |.*=\Z")
 _BATCH = re.compile(r"batch|\A--?bsz?\Z|samples", re.IGNORECASE)
 _PROCESSES = re.compile(r"devices|gpus|world|nproc|processes|ranks", re.IGNORECASE)
@@ -68,7 +69,12 @@ def _fingerprinted(trial: Trial) -> bool:
 
 
 def _changed(ours: dict[str, Any], theirs: dict[str, Any]) -> list[str]:
-    return [key for key in dict.fromkeys([*ours, *theirs]) if ours.get(key) != theirs.get(key)]
+    """Return the facts that differ; the shape of a batch that a run never came to is no difference."""
+    return [
+        key
+        for key in dict.fromkeys([*ours, *theirs])
+        if ours.get(key) != theirs.get(key) and not (key.startswith(_SHAPE) and (key not in ours or key not in theirs))
+    ]
 
 
 def variables(ours: dict[str, Any], theirs: dict[str, Any], *, same_code: bool | None = None) -> list[Variable]:
