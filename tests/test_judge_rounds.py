@@ -123,6 +123,18 @@ def row_parallel(pen: Pen, *, faulty: bool) -> None:
     pen.update("down.weight")
 
 
+def norm_after_bias(pen: Pen, *, faulty: bool) -> None:
+    """Adam moves a bias whose gradient the norm behind it cancels: by rounding alone, and the running mean with it."""
+    moved = np.full(4, 0.05 if pen.many else 0.0)
+    pen.calls("norm")
+    pen.backward(1, "conv.bias")
+    pen.reads("conv.bias")
+    pen.writer.event(Event.OPTIMIZER, step=0, name="AdamW", groups=[{"lr": 0.1}], params=[["conv.bias"]])
+    pen.digest(Site.PARAMETER_AFTER, "conv.bias", VALUES[0] + moved)
+    pen.digest(Site.BUFFER, "norm.running_mean", VALUES[1] + moved * (1.5 if faulty else 0.9))
+    pen.digest(Site.BUFFER, "norm.running_var", VALUES[2])
+
+
 def found(tmp_path: Path, write, *, faulty: bool) -> list[Finding]:
     for name, world in (("control", 1), ("candidate", 2)):
         folder = tmp_path / name
@@ -150,7 +162,12 @@ def test_addends_that_nothing_sums_are_named_where_they_are_made(tmp_path: Path)
     assert (second.name, second.follows) == ("norm", 0)
 
 
-@pytest.mark.parametrize("write", [gan, closure, row_parallel])
+def test_a_running_mean_is_off_by_no_more_than_the_bias_in_front_of_it(tmp_path: Path) -> None:
+    first, *_ = found(tmp_path, norm_after_bias, faulty=True)
+    assert (first.phase, first.name, first.cause.code) == ("buffer", "norm.running_mean", "buffer.differs")
+
+
+@pytest.mark.parametrize("write", [gan, closure, row_parallel, norm_after_bias])
 def test_a_healthy_step_of_several_updates_is_no_finding(tmp_path: Path, write) -> None:
     assert found(tmp_path, write, faulty=False) == []
 

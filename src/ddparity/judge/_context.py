@@ -40,6 +40,7 @@ class Tally:
         unproved: What could not be compared, and why.
         random: Module at which random masks separated the runs, if any.
         tainted: Parameters that a scale-free optimizer moves by rounding alone.
+        moved: Shape -> how far such a parameter of it was at most from the control's, as a Euclidean distance.
         drift: Largest relative error of a parameter that was accepted so far.
         hidden: Steps whose floor is so high that it may hide a fault.
         scales: Largest size so far that rounding in a parameter's gradient is relative to.
@@ -54,6 +55,7 @@ class Tally:
     unproved: dict[str, str] = field(default_factory=dict)
     random: str | None = None
     tainted: set[str] = field(default_factory=set)
+    moved: dict[tuple[int, ...], float] = field(default_factory=dict)
     drift: float = 0.0
     hidden: set[int] = field(default_factory=set)
     scales: dict[str, float] = field(default_factory=dict)
