@@ -32,7 +32,7 @@ HOW_TO = [page for page in PAGES if page not in TRIED and name_of(page) not in S
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the script, a recipe, a checkpoint, a control and a candidate that deviates from it."""
+    """Return a folder with script, recipe, checkpoint, a control, a candidate that deviates, and a bundle of both."""
     folder = tmp_path_factory.mktemp("how-to")
     shutil.copy(SCRIPT, folder / "train.py")
     shutil.copy(RECIPE, folder / "recipe.py")
@@ -46,6 +46,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with Terminal(folder) as terminal:
         terminal.run("ddparity record --control --name single -- python train.py --batch-size 32")
         terminal.run("ddparity record --name ddp2 -- torchrun --nproc-per-node 2 train.py --batch-size 16 --unreduced")
+        terminal.run("ddparity bundle ddp2 -o case.zip")
     return folder
 
 
