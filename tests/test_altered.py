@@ -66,7 +66,7 @@ def test_promotion_keeps_initial_values_and_samples(first_rank):
     assert ids[0] == ids[1]
 
 
-@pytest.mark.parametrize("flags", ["", "--wrap fsdp --loss mse"])
+@pytest.mark.parametrize("flags", ["", pytest.param("--wrap fsdp --loss mse", marks=pytest.mark.slow)])
 def test_promoted_ranks_agree_with_the_promoted_control_far_below_float32(made, verdict, flags):
     control = made(flags, dtype="float64", bank=True, control=True, prove=False)
     found = verdict(control, made(flags + " --batch 6", ranks=2, dtype="float64", pinned=True))
@@ -119,7 +119,7 @@ def test_neutral_dropout_settles_what_random_masks_leave_open(made, verdict):
     assert settled.variable == "world_size", settled.varied
 
 
-@pytest.mark.parametrize("flags", ["--loss mse", "--feed"])
+@pytest.mark.parametrize("flags", [pytest.param("--loss mse", marks=pytest.mark.slow), "--feed"])
 def test_pinned_ranks_train_on_the_control_s_samples(made, verdict, flags):
     control = made(flags, control=True, bank=True, prove=False)
     assert verdict(control, made(flags + " --batch 6", ranks=2)).layers["numerics"].status is Status.INCONCLUSIVE

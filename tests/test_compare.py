@@ -118,6 +118,7 @@ def test_a_control_that_does_not_repeat_itself_is_no_control(tmp_path):
     assert "ddparity: control FAILED: " in done.stderr
 
 
+@pytest.mark.slow
 def test_a_metric_of_models_that_have_parted_is_no_finding_about_the_data(recorded, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     digits = ["-m", "ddparity.workloads.digits", "--steps", "6"]

@@ -15,7 +15,7 @@ slow = pytest.mark.slow
 KINDS = [
     pytest.param("zero", 2, id="zero"),
     pytest.param("fsdp1", 2, id="fsdp1"),
-    pytest.param("fsdp1_orig", 4, id="fsdp1_orig"),
+    pytest.param("fsdp1_orig", 4, id="fsdp1_orig", marks=slow),
     pytest.param("megatron", 2, id="megatron"),
     pytest.param("fsdp", 2, id="fsdp", marks=slow),
     pytest.param("fsdp_noreshard", 2, id="fsdp_noreshard", marks=slow),

@@ -58,7 +58,9 @@ def after(store, facts: TrialFacts) -> dict[str, list[int | None]]:
     return found
 
 
-@pytest.mark.parametrize("norm", ["layer", "batch", "drop"])
+@pytest.mark.parametrize(
+    "norm", [pytest.param("layer", marks=pytest.mark.slow), "batch", pytest.param("drop", marks=pytest.mark.slow)]
+)
 def test_the_arithmetic_of_two_ranks_is_bit_identical_to_gloo(made, recorded, norm):
     one, two = (after(recorded.store, made(norm, "--as-ranks", "2")), after(recorded.store, made(norm, ranks=2)))
     assert one == two

@@ -64,7 +64,10 @@ def test_two_ranks_train_as_one_device_does(control: list[float]) -> None:
     )
 
 
-@pytest.mark.parametrize("fault", ["summed", "unsynced", "double-divide"])
+@pytest.mark.parametrize(
+    "fault",
+    ["summed", pytest.param("unsynced", marks=pytest.mark.slow), pytest.param("double-divide", marks=pytest.mark.slow)],
+)
 def test_a_planted_fault_leaves_the_first_loss_alone_and_bends_what_follows(control: list[float], fault: str) -> None:
     faulty = losses(run([*TWO_RANKS, "-m", "ddparity.workloads.digits", "--steps", "4", "--fault", fault]))
     assert faulty[0] == pytest.approx(control[0], abs=2e-6)
