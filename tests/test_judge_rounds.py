@@ -33,7 +33,7 @@ VALUES = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
 
 
 class Pen:
-    """Writes the rows of one rank's only step, in the order in which they come."""
+    """Writes the rows of one rank's steps, in the order in which they come; most write one step."""
 
     def __init__(self, folder: Path, rank: int, world: int, *, copies: bool = False) -> None:
         facts = RankFacts(rank=rank, local_rank=rank, world_size=world, pid=1, hostname="synthetic")
@@ -41,19 +41,28 @@ class Pen:
         self.mine = slice(0, 8) if copies else slice(rank * 8 // world, (rank + 1) * 8 // world)
         self.rank = rank
         self.many = world > 1
-        self.writer.samples(step=0, batch=0, root="Net", training=True, ids=IDS[self.mine])
+        self.step = 0
+        self.samples()
 
-    def calls(self, name: str, *, occurrence: int = 0, factor: float = 1.0) -> None:
-        rows = digest_of(VALUES[self.mine] * np.float32(factor), row_keys=IDS[self.mine])
-        where = {"module": "Linear", "batch": 0, "rows": 1, "flags": FLAG_GRAD | FLAG_TRAINING}
-        self.writer.digest(rows, site=Site.ACTIVATION, name=name, step=0, occurrence=occurrence, **where)
+    def samples(self) -> None:
+        self.writer.samples(step=self.step, batch=self.step, root="Net", training=True, ids=IDS[self.mine])
+
+    def next_step(self) -> None:
+        self.writer.event(Event.STEP, step=self.step)
+        self.step += 1
+        self.samples()
+
+    def calls(self, name: str, *, occurrence: int = 0, factor: float = 1.0, shift: float = 0.0) -> None:
+        rows = digest_of(VALUES[self.mine] * np.float32(factor) + np.float32(shift), row_keys=IDS[self.mine])
+        where = {"module": "Linear", "batch": self.step, "rows": 1, "flags": FLAG_GRAD | FLAG_TRAINING}
+        self.writer.digest(rows, site=Site.ACTIVATION, name=name, step=self.step, occurrence=occurrence, **where)
 
     def backward(self, number: int, *names: str, factor: float = 1.0) -> None:
         value = float(VALUES[self.mine].sum(dtype=np.float64)) * factor
         if self.many:
             value *= 2.0
-        where = {"name": "backward", "value": value, "batch": 0, "backward": number, "dtype": "float32"}
-        self.writer.event(Event.BACKWARD, step=0, **where)
+        where = {"name": "backward", "value": value, "batch": self.step, "backward": number, "dtype": "float32"}
+        self.writer.event(Event.BACKWARD, step=self.step, **where)
         for name in names:
             self.digest(Site.LOCAL_GRADIENT, name, self.local, backward=number)
 
@@ -66,16 +75,16 @@ class Pen:
         self.digest(Site.SYNCED_GRADIENT, name, VALUES.mean(0) if synced else self.local)
 
     def update(self, *names: str) -> None:
-        self.writer.event(Event.OPTIMIZER, step=0, name="SGD", groups=[{"lr": 0.1}], params=[list(names)])
+        self.writer.event(Event.OPTIMIZER, step=self.step, name="SGD", groups=[{"lr": 0.1}], params=[list(names)])
 
     def updated(self, name: str, *, factor: float = 1.0) -> None:
         self.digest(Site.PARAMETER_AFTER, name, VALUES[0] * np.float32(factor))
 
     def digest(self, site: Site, name: str, value: np.ndarray, **where: int) -> None:
-        self.writer.digest(digest_of(value.astype(np.float32)), site=site, name=name, step=0, **where)
+        self.writer.digest(digest_of(value.astype(np.float32)), site=site, name=name, step=self.step, **where)
 
     def close(self) -> None:
-        self.writer.event(Event.STEP, step=0)
+        self.writer.event(Event.STEP, step=self.step)
         self.writer.facts.status = RankStatus.FINISHED
         self.writer.close()
 
@@ -135,6 +144,35 @@ def norm_after_bias(pen: Pen, *, faulty: bool) -> None:
     pen.digest(Site.BUFFER, "norm.running_var", VALUES[2])
 
 
+def pool_after_bias(pen: Pen, *, faulty: bool) -> None:
+    """The same, where a module passes on what the bias is off by, and the norm cancels it, or does not."""
+    for _ in range(2):
+        moved = 0.05 if pen.step and pen.many else 0.0
+        pen.calls("conv", shift=moved)
+        pen.calls("pool", shift=moved)
+        pen.calls("norm", shift=moved if faulty else 0.0)
+        pen.backward(1, "conv.bias")
+        pen.reads("conv.bias")
+        pen.writer.event(Event.OPTIMIZER, step=pen.step, name="AdamW", groups=[{"lr": 0.1}], params=[["conv.bias"]])
+        pen.digest(Site.PARAMETER_AFTER, "conv.bias", VALUES[0] + (0.05 if pen.many else 0.0))
+        if not pen.step:
+            pen.next_step()
+
+
+def shifted_elsewhere(pen: Pen, *, faulty: bool) -> None:
+    """Nothing behind the bias may be off by more than the bias."""
+    pen.calls("conv")
+    pen.calls("pool")
+    pen.backward(1, "conv.bias")
+    pen.reads("conv.bias")
+    pen.writer.event(Event.OPTIMIZER, step=0, name="AdamW", groups=[{"lr": 0.1}], params=[["conv.bias"]])
+    pen.digest(Site.PARAMETER_AFTER, "conv.bias", VALUES[0] + (0.05 if pen.many else 0.0))
+    pen.next_step()
+    pen.calls("conv", shift=0.05 if pen.many else 0.0)
+    pen.calls("pool", shift=0.25 if faulty else 0.0)
+    pen.calls("norm")
+
+
 def found(tmp_path: Path, write, *, faulty: bool) -> list[Finding]:
     for name, world in (("control", 1), ("candidate", 2)):
         folder = tmp_path / name
@@ -167,7 +205,13 @@ def test_a_running_mean_is_off_by_no_more_than_the_bias_in_front_of_it(tmp_path:
     assert (first.phase, first.name, first.cause.code) == ("buffer", "norm.running_mean", "buffer.differs")
 
 
-@pytest.mark.parametrize("write", [gan, closure, row_parallel, norm_after_bias])
+@pytest.mark.parametrize("write", [pool_after_bias, shifted_elsewhere])
+def test_what_a_bias_is_off_by_has_to_be_cancelled_and_is_all_that_is_let_pass(tmp_path: Path, write) -> None:
+    first, *_ = found(tmp_path, write, faulty=True)
+    assert (first.step, first.phase, first.name) == (1, "forward", "pool")
+
+
+@pytest.mark.parametrize("write", [gan, closure, row_parallel, norm_after_bias, pool_after_bias, shifted_elsewhere])
 def test_a_healthy_step_of_several_updates_is_no_finding(tmp_path: Path, write) -> None:
     assert found(tmp_path, write, faulty=False) == []
 
