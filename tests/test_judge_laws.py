@@ -133,6 +133,20 @@ def test_nothing_is_held_against_a_control_that_is_not_a_number(training):
     assert "NaN or infinity" in verdict.layers["numerics"].reason
 
 
+@pytest.mark.parametrize(("limit", "expected"), [(1e6, Status.PASS), (0.05, Status.DEVIATES)])
+@pytest.mark.parametrize("clipped", ["control", "candidate"])
+def test_clipping_on_one_side_alone_is_a_fault_where_it_cuts(tmp_path, clipped, limit, expected):
+    training = Training(world_size=2)
+    control, candidate = (
+        replace(each, clip=limit if name == clipped else 0.0)
+        for name, each in (("control", as_control(training)), ("candidate", training))
+    )
+    verdict = compare_trials(write_trial(control, tmp_path / "control"), write_trial(candidate, tmp_path / "candidate"))
+    assert verdict.layers["numerics"].status is expected, told(verdict)
+    first = verdict.first("numerics")
+    assert (first.cause.code if first else None) == ("clip.missing" if limit < 1 else None)
+
+
 # -- (b) faults ------------------------------------------------------------------------------------------------------
 
 
