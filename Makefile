@@ -31,7 +31,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile $(TESTS)
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow $(TESTS)
+	$(BIN)/python -m pytest -m slow -n $(JOBS) --dist loadfile $(TESTS)
 
 check: lint types imports
 
