@@ -63,6 +63,7 @@ class Training:
     noise: float = 0.0
     dtype: str = "float32"
     buffer: bool = False
+    after: str = ""  # clip: weights are clipped after every step; average: averaged then, in place of the gradients
     faults: tuple[Fault, ...] = ()
     missing: tuple[int, ...] = ()
     killed: tuple[int, int] | None = None  # rank, step
@@ -96,6 +97,7 @@ class Training:
 def as_control(training: Training) -> Training:
     """Return the single-device training that a candidate is held against."""
     alone = {"world_size": 1, "micro": 1, "copies": 1, "order": "blocks", "reduction": "mean", "noise": 0.0}
+    alone["after"] = "" if training.after == "average" else training.after
     return replace(training, faults=(), missing=(), killed=None, dtype="float32", **alone)
 
 
@@ -114,7 +116,10 @@ def write_trial(training: Training, folder: Path, *, name: str = "") -> Path:
         _reduce(training, ranks, step)
         for rank in ranks:
             rank.update(step)
+        _change_after(training, ranks, step)
     for rank in ranks:
+        if training.world_size > 1:
+            rank.settle(ends=True)
         rank.close()
     return folder
 
@@ -143,7 +148,8 @@ class Rank:
         for name, value in self.parameters.items():
             if t.fault("init", 0, self.rank, name):
                 self.parameters[name] = _f32(value + 0.01 * rng.normal(size=value.shape))
-        self.buffer = np.zeros(t.widths[0], dtype=np.float32)
+        self.buffer = np.full(t.widths[0], 1.0 if t.fault("buffer_start", 0, self.rank) else 0.0, dtype=np.float32)
+        self.unsettled, self.changed = None, []
         if self.rank not in t.missing:
             backend = "gloo" if t.world_size > 1 else None
             facts = RankFacts(
@@ -163,6 +169,8 @@ class Rank:
             self.event(Event.WRAP, 0, name="DistributedDataParallel", root="Sequential", **settings)
         for name, value in self.parameters.items():
             self.digest(value, Site.PARAMETER, name, 0)
+        if t.buffer:
+            self.digest(self.buffer, Site.BUFFER_AT_START, "0.running", 0)
 
     # -- what is written --------------------------------------------------------------------------------------------
 
@@ -202,6 +210,7 @@ class Rank:
     def forward_backward(self, step):
         t = self.training
         self.event(Event.RNG, step, torch="00")
+        self.settle()
         self.local = {name: np.zeros_like(value) for name, value in self.parameters.items()}
         for number, chosen in enumerate(_micro_batches(t, step, self.rank)):
             inputs, targets, ids = _samples(t, step, self.rank)
@@ -320,8 +329,23 @@ class Rank:
                 0.9 * self.buffer + 0.1 * np.random.default_rng((step, own)).normal(size=self.buffer.shape)
             )
             self.digest(self.buffer, Site.BUFFER, "0.running", step)
+        self.unsettled = step
         if self.writer is not None and not self.dead:
             self.writer.flush()
+
+    def change(self, name, value):
+        """Put another value in a parameter's place after the step."""
+        if not np.array_equal(self.parameters[name], value):
+            self.parameters[name], self.changed = value, [*self.changed, name]
+
+    def settle(self, *, ends=False):
+        step, changed = self.unsettled, self.changed
+        self.unsettled, self.changed = None, []
+        if step is not None:
+            for name in changed:
+                self.digest(self.parameters[name], Site.PARAMETER_LEFT, name, step)
+            if not ends:
+                self.event(Event.SETTLED, step, changed=changed)
 
     def _clip(self, step, given):
         t = self.training
@@ -378,13 +402,28 @@ def _reduce(training, ranks, step):
             merged = _bfloat16(merged)
         for number, rank in enumerate(ranks):
             value = merged
-            if training.fault("unsynced", step, name=name):
+            if training.after == "average" or training.fault("unsynced", step, name=name):
                 value = local[number]
             elif training.fault("pairs", step, name=name):
                 first = number - number % 2
                 value = _f32(sum(local[first : first + 2]) / 2.0)
             if not training.fault("missing", step, number, name):
                 rank.synced[name] = value
+
+
+def _change_after(training, ranks, step):
+    """Change parameters between two steps, as the training does it or a fault has it."""
+    for name in training.parameters:
+        mean = _f32(sum(rank.parameters[name] for rank in ranks) / len(ranks))
+        for number, rank in enumerate(ranks):
+            value = (
+                mean if training.after == "average" and not training.fault("not_averaged", step, name=name) else None
+            )
+            value = np.clip(rank.parameters[name], -0.3, 0.3) if training.after == "clip" else value
+            if fault := training.fault("left", step, number, name):
+                value = _f32((rank.parameters[name] if value is None else value) * fault.value)
+            if value is not None:
+                rank.change(name, value)
 
 
 def _bfloat16(array):

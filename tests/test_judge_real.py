@@ -62,6 +62,8 @@ HEALTHY = [
     ("--model gpt --opt adamw", "--accum 2 --shuffle", 2),
     ("--model mlp --clip 0.1 --scaler", "", 2),
     ("--model counted", "--accum 2 --shuffle", 2),
+    ("--model mlp --after clip", "--accum 2", 2),
+    pytest.param("--model mlp --opt momentum", "--hand --after average", 3, marks=slow),
     pytest.param("--model norms --opt nesterov --wd 0.1", "--shuffle", 2, marks=slow),
     pytest.param("--model norms --opt eps --smoothing 0.1", "--accum 2", 3, marks=slow),
     pytest.param("--model cnn1 --opt adamw", "--shuffle", 4, marks=slow),
@@ -136,6 +138,7 @@ FAULTS = {
     "clip_each": ("--model mlp --clip 0.1", "--accum 2", (0, "clip", "grad_norm", "clip.every_micro_batch")),
     "state": ("--model mlp --opt momentum", "--bug-step 1", (1, "optimizer", "0.weight", "opt.ranks_differ")),
     "init": ("--model mlp", "--hand", (0, "init", "0.weight", "init.ranks_differ")),
+    "left": ("--model mlp", "--bug-step 1", (1, "optimizer", "4.weight", "opt.changed_on_ranks")),
     "none_synced": ("--model gpt --opt adamw", "", (0, "backward", "norm.weight", "grad.none_synced")),
     "missing": ("--model mlp", "--bug-step 1", (1, "backward", "0.weight", "grad.missing")),
     "shifted": ("--model counted", "", (0, "forward", "table", "forward.ranks_differ")),
@@ -149,7 +152,7 @@ def test_a_fault_is_the_first_finding(compared, bug):
     common, more, expected = FAULTS[bug]
     first = first_of(compared(common, f"--bug {bug} {more}".strip()))
     assert (first.step, first.phase, first.name, first.cause.code) == expected
-    assert first.ranks_differ is (bug in ("unsynced", "none_synced", "state", "init", "shifted"))
+    assert first.ranks_differ is (bug in ("unsynced", "none_synced", "state", "init", "shifted", "left"))
 
 
 def test_tokens_that_are_averaged_alike_although_ranks_hold_different_numbers(compared):

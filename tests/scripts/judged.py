@@ -21,7 +21,14 @@ WORLD, RANK = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK",
 
 def arguments():
     parser = argparse.ArgumentParser()
-    for name, value in {"model": "mlp", "opt": "sgd", "bug": "", "loss": "cross_entropy", "scheduler": ""}.items():
+    for name, value in {
+        "model": "mlp",
+        "opt": "sgd",
+        "bug": "",
+        "loss": "cross_entropy",
+        "scheduler": "",
+        "after": "",
+    }.items():
         parser.add_argument(f"--{name}", default=value)
     for name, value in {"seed": 0, "steps": 3, "accum": 1, "batch": 24, "bug-step": 0, "kill-rank": -1}.items():
         parser.add_argument(f"--{name}", type=int, default=value)
@@ -163,7 +170,7 @@ def backward(args, net, model, scaler, inputs, targets):
 
 
 def finish_step(args, net, optimizer, scaler, faulty, step):
-    if WORLD > 1 and args.hand and args.bug != "none_synced":
+    if WORLD > 1 and args.hand and args.bug != "none_synced" and args.after != "average":
         reduce_by_hand(args, net)
     if faulty and args.bug == "double":
         for parameter in net.parameters():
@@ -178,6 +185,19 @@ def finish_step(args, net, optimizer, scaler, faulty, step):
         torch.nn.utils.clip_grad_norm_(net.parameters(), args.clip)
     scaler.step(optimizer)
     scaler.update()
+    change_after_step(args, net, faulty)
+
+
+@torch.no_grad()
+def change_after_step(args, net, faulty):
+    for parameter in net.parameters():
+        if args.after == "average":
+            dist.all_reduce(parameter)
+            parameter /= WORLD
+        if args.after == "clip":
+            parameter.clamp_(-0.15, 0.15)
+    if faulty and args.bug == "left" and RANK == 1:
+        list(net.parameters())[-2].data.mul_(0.5)
 
 
 def main():

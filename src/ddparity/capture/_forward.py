@@ -207,6 +207,7 @@ class ForwardWatch:
         session = self.session
         training = with_gradients and self._trains(module)
         if training:
+            self.models.settle()
             session.metrics.close()
             session.memory.close_evaluation()
         else:
@@ -215,6 +216,7 @@ class ForwardWatch:
         batch, new = session.batches.enter(args, kwargs, training=training)
         if training and self._begins_anew(module, args, kwargs, new=new) and session.optimizers.ends_round(module):
             self.models.called(module)
+            self.models.settle()
             batch, new = session.batches.enter(args, kwargs, training=training)
         if batch is None and session.recording:
             session.not_recorded(session.registry.name(module) or "", "no tensor among its inputs to tell samples by")

@@ -239,6 +239,8 @@ class GroupPatches:
 
         @functools.wraps(original)
         def destroy_process_group(group: Any = None) -> Any:
+            if group is None:
+                self.session.forward.models.settle(ends=True)
             inner = _inner_groups(c10d, group)
             original(group)
             for recorded in inner:

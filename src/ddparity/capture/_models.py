@@ -10,6 +10,7 @@ from torch.nn.parameter import is_lazy
 from ddparity.trace import Event, Site
 
 from . import _facts
+from ._contents import Contents
 from ._guard import guarded
 from ._identity import IdentityMap
 from ._names import is_wrapper, ties, unwrap, walk
@@ -40,14 +41,19 @@ class ModelWatch:
         self._flags: IdentityMap[tuple[bool, ...]] = IdentityMap()
         self._patterns: IdentityMap[set[tuple[bool, ...]]] = IdentityMap()
         self._looked_at: IdentityMap[bool] = IdentityMap()
+        self._started: IdentityMap[int] = IdentityMap()
+        self.contents = Contents()
         self._lazy: nn.Module | None = None
+        self._unsettled: int | None = None
         self._pending_buffers: tuple[int, list[_Buffers]] | None = None
 
     def start_over(self) -> None:
         """Forget every model."""
         for known in (self._wrapped, self._described, self._recorded, self._flags, self._patterns, self._looked_at):
             known.clear()
-        self._lazy = self._pending_buffers = None
+        self._started.clear()
+        self.contents.clear()
+        self._lazy = self._unsettled = self._pending_buffers = None
 
     def new_step(self) -> None:
         """Look again at everything."""
@@ -56,6 +62,7 @@ class ModelWatch:
             tops = list(self.session.registry.living_tops())
             held = [_Buffers(weakref.ref(top), list(top.named_buffers())) for top in tops]
             self._pending_buffers = (self.session.step - 1, held)
+            self._unsettled = self.session.step - 1
 
     def called(self, module: nn.Module) -> None:
         """Look at the model behind a module that the script calls."""
@@ -152,6 +159,7 @@ class ModelWatch:
             else:
                 self.first_sight(parameter)
         self.session.gradients.attach(p for p in parameters if p in self._recorded)
+        self._buffers_at_start(top)
 
     def first_sight(self, parameter: torch.Tensor) -> None:
         """Record a parameter as it is before its first update, or its first in a window that opens later."""
@@ -165,6 +173,30 @@ class ModelWatch:
         session.pieces.declared(parameter, name)
         if session.gradients.record(parameter.detach(), Site.PARAMETER, name, with_hash=True):
             self._recorded.put(parameter, (name, session.window))
+            self.contents.keep(parameter)
+
+    # -- what changed between two steps -------------------------------------------------------------------------------
+
+    @guarded
+    def settle(self, *, ends: bool = False) -> None:
+        """Record the parameters that something has changed since the optimizer's last step, as the step left them.
+
+        Weights may be clipped, averaged over the ranks, copied to a teacher or loaded between two steps. That is over
+        when training goes on: an evaluation may be given other weights for a while. ``ends`` says that it does not
+        go on, so that what is found may be more than the step left.
+        """
+        step, self._unsettled = self._unsettled, None
+        if step is None:
+            return
+        session, changed = self.session, list[str]()
+        for parameter in self._recorded.things():
+            if self.contents.changed(parameter):
+                name = session.registry.name(parameter) or "?"
+                changed.append(name)
+                session.gradients.record(parameter.detach(), Site.PARAMETER_LEFT, name, with_hash=True, step=step)
+                self.contents.keep(parameter)
+        if not ends:
+            session.writer.event(Event.SETTLED, step=step, changed=changed)
 
     def _notice_freezing(self, top: nn.Module, parameters: list[nn.Parameter]) -> None:
         session = self.session
@@ -192,6 +224,16 @@ class ModelWatch:
             session.open_window("requires_grad changed")
 
     # -- buffers ------------------------------------------------------------------------------------------------------
+
+    def _buffers_at_start(self, top: nn.Module) -> None:
+        """Record a model's buffers before the first step that it takes part in, of every window."""
+        session = self.session
+        if self._started.get(top) == session.window:
+            return
+        self._started.put(top, session.window)
+        for name, buffer in top.named_buffers():
+            name = session.registry.name(buffer) or name
+            session.gradients.record(buffer.detach(), Site.BUFFER_AT_START, name, with_hash=True)
 
     @guarded
     def buffers_of_last_step(self) -> None:

@@ -185,6 +185,7 @@ class OptimizerWatch:
             if with_state:
                 self._record_state(optimizer.state.get(parameter, {}), name)
             session.gradients.record(parameter.detach(), Site.PARAMETER_AFTER, name, with_hash=True)
+            session.forward.models.contents.keep(parameter)
         for parameter in self._successors:
             name = session.registry.name(parameter) or "?"
             session.gradients.record(parameter.detach(), Site.PARAMETER_AFTER, name, with_hash=True)

@@ -39,7 +39,8 @@ def gradients(ctx: StepContext) -> list[Finding]:
         if row.logical is not None and not row.noise:
             apart = max(row.error if ctx.comparable else 0.0, row.spread)
             ctx.measured(Phase.BACKWARD, row.name, apart, own[row.name].value, row.by_rank)
-    bad = [row for row in rows if not row.noise and _deviates(row, own[row.name].value, sharp, ctx.comparable)]
+    how = {"comparable": ctx.comparable, "mended": ctx.left.mended}
+    bad = [row for row in rows if not row.noise and _deviates(row, own[row.name].value, sharp, **how)]
     if not bad:
         return []
     loud = [row for row in rows if not row.noise]
@@ -68,9 +69,10 @@ def gradients(ctx: StepContext) -> list[Finding]:
     return findings
 
 
-def _deviates(row: GradientRow, floor: float, sharp: float, comparable: bool) -> bool:
+def _deviates(row: GradientRow, floor: float, sharp: float, *, comparable: bool, mended: bool) -> bool:
+    """Say whether a gradient is off; ranks may part where they leave the step with the control's parameters."""
     if row.missing or row.spread > sharp:
-        return True
+        return not mended
     reduced = row.sync_error is None or row.sync_error <= sharp
     return comparable and row.error > (floor if reduced else sharp)
 

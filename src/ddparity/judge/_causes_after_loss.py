@@ -236,6 +236,26 @@ AFTER_LOSS = (
         fix="Compare the optimizers' classes and states, and look for what changes parameters outside the step.",
     ),
     KnownCause(
+        code="opt.changed_on_ranks",
+        meaning="Something other than the optimizer changed the parameter between two steps, and the ranks hold "
+        "different values since: it ran on some ranks only, or from what each rank holds alone.",
+        evidence="The optimizer left equal parameters on all ranks; as the next step begins they differ.",
+        alike=(
+            "opt.ranks_differ: there the optimizer's step itself leaves them apart.",
+            "init.ranks_differ: there they differ before the first step.",
+        ),
+        fix="Look for what writes parameters outside of optimizer.step() (clipping or pruning of weights, a teacher or "
+        "average that follows, a checkpoint loaded again), and run it on every rank, from synchronised values.",
+    ),
+    KnownCause(
+        code="opt.changed_after",
+        meaning="Between two steps something other than the optimizer changes the parameter in one of the runs and not "
+        "in the other, or to other values.",
+        evidence="The optimizer left the control's parameter; as the next step begins it is, on all ranks, another.",
+        alike=("opt.update: there the optimizer's step itself leaves another value.",),
+        fix="Look for what writes parameters outside of optimizer.step(), and do it alike at every world size.",
+    ),
+    KnownCause(
         code="opt.state",
         meaning="The optimizer's state is not the control's.",
         evidence="Parameters and gradients agree, and a tensor of the optimizer's state does not.",

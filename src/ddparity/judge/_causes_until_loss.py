@@ -24,6 +24,26 @@ AT_START = (
         fix="Seed every rank alike before the model is built, or broadcast rank 0's parameters before the first step.",
     ),
     KnownCause(
+        code="init.buffer_ranks_differ",
+        meaning="The ranks do not start from the same buffers, and no wrapper broadcasts them.",
+        evidence="Before the first step two ranks hold different values of a buffer, such as running statistics.",
+        alike=(
+            "init.ranks_differ: the same of a parameter.",
+            "buffer.ranks_differ: there they start alike, and a step parts them.",
+        ),
+        fix="Load the buffers on every rank alike (they are part of state_dict()), or broadcast rank 0's.",
+    ),
+    KnownCause(
+        code="init.buffer_differs",
+        meaning="The runs do not start from the same buffers: they were not loaded, or computed otherwise.",
+        evidence="Before the first step a buffer, the same on all ranks, is not the control's.",
+        alike=(
+            "init.differs: the same of a parameter.",
+            "buffer.differs: there they start alike, and a step updates them otherwise.",
+        ),
+        fix="Save and load state_dict() of the whole model: parameters() leaves buffers out.",
+    ),
+    KnownCause(
         code="init.tie_lost",
         meaning="A parameter that two modules share in the control is two parameters here: the tie was lost.",
         evidence="The control's model lists the parameter as shared, the candidate's does not, and its gradient is "

@@ -8,6 +8,7 @@ from ddparity.trace import DigestRow, Event, Site
 
 from . import _causes
 from ._floors import Floors
+from ._left import Left
 from ._plan import ReductionPlan, SamplePlan
 from ._run import Call, Key, RankStep
 from ._verdict import Cause, Finding, Floor, Phase
@@ -45,6 +46,8 @@ class Tally:
         hidden: Steps whose floor is so high that it may hide a fault.
         scales: Largest size so far that rounding in a parameter's gradient is relative to.
         cancelled: Largest ratio so far of that size to the gradient itself.
+        broadcasts_buffers: Whether a wrapper of the candidate broadcasts rank 0's buffers before every forward.
+        mended: Whether in the last step that tells, ranks that parted ended with the control's parameters.
         micro_batches: How many of them steps had so far that agreed.
         unplaced: Parameters whose parts do not make up the control's, so that nothing of theirs can be held against it.
         lost_ties: Parameters that modules share in the control and not in the candidate.
@@ -62,6 +65,8 @@ class Tally:
     cancelled: dict[str, float] = field(default_factory=dict)
     lost_ties: set[str] = field(default_factory=set)
     unplaced: set[str] = field(default_factory=set)
+    broadcasts_buffers: bool = False
+    mended: bool = False
     micro_batches: set[int] = field(default_factory=set)
     measured: list[Measurement] | None = None
 
@@ -79,6 +84,8 @@ class StepContext:
     tally: Tally
     elsewhere: RankStep | None = None
     """Another step of the control that recorded tensors, to tell what depends on the batch."""
+    left: Left = field(default_factory=Left)
+    """What the step left to the next one."""
     rounds: dict[int, int] = field(default_factory=dict)
     """Of findings, by ``id``: how many of the step's updates come before what was found."""
 
@@ -138,7 +145,7 @@ class StepContext:
         """
         there = {rank: step for rank, step in self.candidate.items() if step.reached(site)}
         held = {rank: next(iter(step.rows(site, name, part)[-1:]), None) for rank, step in there.items()}
-        if not self.samples.foreign or site == Site.BUFFER:
+        if not self.samples.foreign or site in (Site.BUFFER, Site.BUFFER_AT_START):
             return held
         return {rank: row for rank, row in held.items() if self.candidate[rank].rows(Site.SYNCED_GRADIENT, name)}
 

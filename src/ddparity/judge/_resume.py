@@ -121,8 +121,9 @@ def _before(steps: dict[int, RankStep], number: int) -> dict[str, DigestRow]:
     """Return a rank's parameters after ``number`` steps, as far as they were recorded."""
     if number == 0:
         return _initial(steps.get(0))
-    rows = steps[number - 1].digests.get(Site.PARAMETER_AFTER, {}) if number - 1 in steps else {}
-    return {name: found[-1] for (name, _), found in rows.items()}
+    sites = (Site.PARAMETER_AFTER, Site.PARAMETER_LEFT) if number - 1 in steps else ()
+    rows = [item for site in sites for item in steps[number - 1].digests.get(site, {}).items()]
+    return {name: found[-1] for (name, _), found in rows}
 
 
 def _nowhere(answer: Resumption, whole: Run, resumed: Run, first: int) -> Resumption:

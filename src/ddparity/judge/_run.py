@@ -14,6 +14,8 @@ from ._comm_run import CommRun, load_comm
 
 Key = tuple[str, str]
 """Name and part of what was digested."""
+_AROUND = (Site.PARAMETER, Site.BUFFER_AT_START, Site.PARAMETER_LEFT, Site.BUFFER)
+"""What is recorded before and after a window's steps."""
 Call = tuple[int, int]
 """Which call of a module within a forward, and how many of the step's updates come before it."""
 
@@ -35,7 +37,7 @@ class RankStep:
         """Whether this rank recorded all that it has of a parameter-like site in this step, as far as one can tell."""
         if site in (Site.SYNCED_GRADIENT, Site.STEP_GRADIENT):
             return self.complete or bool(self.events.get(Event.OPTIMIZER))
-        return self.complete or site in (Site.PARAMETER, Site.BUFFER)
+        return self.complete or site in (Site.PARAMETER, Site.BUFFER_AT_START, Site.BUFFER)
 
     @cached_property
     def batches(self) -> dict[int, np.ndarray]:
@@ -187,7 +189,7 @@ def _whole_until(rank: RankTrace) -> float:
 
 def has_tensors(step: RankStep) -> bool:
     """Whether tensors of a step were recorded, beyond what surrounds a window."""
-    return any(site not in (Site.BUFFER, Site.PARAMETER) for site, found in step.digests.items() if found)
+    return any(site not in _AROUND for site, found in step.digests.items() if found)
 
 
 def _rank_reasons(rank: RankTrace) -> list[str]:

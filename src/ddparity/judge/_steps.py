@@ -1,11 +1,13 @@
 """The steps of a comparison: which there are, and for each both sides, the merge plan and the floors."""
 
 import math
+from dataclasses import replace
 
 from ddparity.trace import Event, Site
 
 from ._context import StepContext, Tally
 from ._floors import Floors, coarsest
+from ._left import Left, left_of
 from ._plan import SamplePlan, plan_reduction, plan_samples, wrapper_of
 from ._run import RankStep, Run, has_tensors
 
@@ -41,7 +43,18 @@ def context_of(step: int, control: Run, candidate: Run, floors: Floors, tally: T
         reason = "not every rank recorded this step" if silent else "not every rank left a trace"
         samples = SamplePlan("Unproved", [[r] for r in theirs], reason=reason)
     reduction = plan_reduction(theirs, wrapper_of(candidate), floors.at(step).value * 4)
-    return StepContext(step, ours, theirs, samples, reduction, floors, tally, _elsewhere(step, control))
+    left = _left(step, control, candidate, floors, tally)
+    return StepContext(step, ours, theirs, samples, reduction, floors, tally, _elsewhere(step, control), left=left)
+
+
+def _left(step: int, control: Run, candidate: Run, floors: Floors, tally: Tally) -> Left:
+    """Return what the step left; of the last one, after which nobody looked, what the steps before it did is taken."""
+    left = left_of(step, control.ranks[min(control.ranks)], candidate.ranks, floors.at(step).value)
+    if not left.settled and not left.changed and tally.mended:
+        tally.unproved[f"parameters after step {step}"] = "no later step shows what the ranks make of theirs"
+        return replace(left, mended=True)
+    tally.mended = left.mended
+    return left
 
 
 def _elsewhere(step: int, control: Run) -> RankStep | None:

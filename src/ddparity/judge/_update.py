@@ -1,17 +1,17 @@
-"""What happens between gradients and the next step: clipping, loss scale, hyper-parameters, update, state, buffers."""
+"""What happens between gradients and the next step, but for the parameters: clipping, settings, state, buffers."""
 
 import math
 from typing import Any
 
-from ddparity.digest import Digest, distance, relative_error, same
-from ddparity.trace import DigestRow, Event, EventRow, Site
+from ddparity.digest import distance, relative_error
+from ddparity.trace import Event, EventRow, Site
 
 from . import _causes
 from ._context import StepContext
-from ._logical import Logical, merge_parameter
-from ._verdict import Finding, Floor, Phase
+from ._logical import merge_parameter
+from ._parameters import amplified_share, is_scale_free
+from ._verdict import Finding, Phase
 
-_SCALE_FREE = ("Adam", "RMSprop", "Adagrad", "Adadelta", "Lion", "Adafactor", "Muon", "Rprop")
 _NOT_HYPER = {"foreach", "fused", "capturable", "differentiable", "initial_lr", "decoupled_weight_decay"}
 _NORMALISED = {"momentum_buffer", "acc_delta"}
 """State of optimizers that normalise gradients in which they keep normalised ones."""
@@ -20,6 +20,8 @@ _EXACT = 1e-9
 
 def clipping(ctx: StepContext) -> list[Finding]:
     """Compare the norms that gradients were clipped with, then what clipping and unscaling left of the gradients."""
+    if ctx.left.mended:  # each rank clips what is its own
+        return []
     wanted = ctx.control.events.get(Event.CLIP, [])
     floor = ctx.floors.at(ctx.step, factor=4.0)
     for rank, step in sorted(ctx.candidate.items()):
@@ -166,121 +168,6 @@ def _loss_scale(ctx: StepContext) -> list[Finding]:
     return []
 
 
-def parameters(ctx: StepContext) -> list[Finding]:
-    """Compare parameters after the step: over the ranks, and with the control's."""
-    findings: list[Finding] = []
-    sharp = ctx.floors.rounding(ctx.step)
-    scale_free = _is_scale_free(ctx)
-    for (name, part), rows in ctx.control.digests.get(Site.PARAMETER_AFTER, {}).items():
-        held = ctx.held(Site.PARAMETER_AFTER, name, part)
-        control, logical = rows[-1].digest, merge_parameter(held)
-        if name in ctx.tally.unplaced or not held:
-            continue
-        if logical is None:
-            findings += _not_held(ctx, name, rows[-1])
-            continue
-        if logical.reason or logical.digest.shape != control.shape:
-            ctx.tally.unproved.setdefault(name, logical.reason or "its shape on the ranks is not the control's")
-            continue
-        ctx.tally.checked += 1
-        floor = ctx.floors.at(ctx.step, of=(Site.PARAMETER_AFTER, name))
-        scale = max(control.norm, _rate(ctx) * ctx.tally.scales.get(name, 0.0) / _scaled_by(ctx), 1e-30)
-        error, spread = distance(logical.digest, control) / scale, logical.spread / scale
-        ctx.measured(Phase.OPTIMIZER, name, max(error if ctx.comparable else 0.0, spread), floor.value)
-        if spread <= sharp and not ctx.comparable:
-            continue
-        if spread <= sharp and error > sharp and scale_free and _amplified(ctx, name, error * scale, control):
-            _accept(ctx, name, error, error * scale, control)
-        elif spread <= sharp and error <= floor.value:
-            ctx.tally.drift = max(ctx.tally.drift, 0.0 if name in ctx.tally.tainted else error)
-        else:
-            findings.append(_parameter_finding(ctx, name, logical, error, spread, floor))
-    return findings
-
-
-def _is_scale_free(ctx: StepContext) -> bool:
-    return any(word in event.name for event in ctx.control.events.get(Event.OPTIMIZER, []) for word in _SCALE_FREE)
-
-
-def _amplified(ctx: StepContext, name: str, difference: float, control: Digest) -> bool:
-    """Whether a difference is what an optimizer that normalises gradients makes of rounding in elements near zero.
-
-    Such an optimizer moves every element by up to its learning rate, also one whose gradient is rounding alone. In a
-    vector that may be all elements (a bias in front of a norm) or many (the key bias of an attention). In a matrix of
-    n elements whose gradients agree within a floor f, elements with a gradient below x f of the mean size are about
-    x f in number and off by 1/x, which adds up to n f elements; 64 n f + 16 leaves room for heavy tails and for luck.
-    """
-    rate = _rate(ctx) * (ctx.step + 1)
-    if name in ctx.tally.tainted or len(control.shape) <= 1:
-        return difference <= 2.0 * rate * math.sqrt(control.count)
-    return difference <= rate * _amplified_share(ctx, control)
-
-
-def _amplified_share(ctx: StepContext, control: Digest) -> float:
-    floor = max(ctx.floors.rounding(ctx.step), ctx.floors.upstream)
-    return math.sqrt(64.0 * control.count * floor + 16.0)
-
-
-def _rate(ctx: StepContext) -> float:
-    """Return the largest learning rate of the control's groups."""
-    groups = _groups(ctx.control.events.get(Event.OPTIMIZER, []))
-    return max((float(group.get("lr", 0.0)) for group in groups), default=0.0)
-
-
-def _scaled_by(ctx: StepContext) -> float:
-    """Return the loss scale that gradients were multiplied with."""
-    return max((e.value for e in ctx.control.events.get(Event.UNSCALE, []) if e.value), default=1.0)
-
-
-def _accept(ctx: StepContext, name: str, error: float, difference: float, control: Digest) -> None:
-    """Remember that a parameter is off for rounding alone: it may not be judged by itself, or all else follows it."""
-    if name in ctx.tally.tainted or len(control.shape) <= 1:
-        ctx.tally.tainted.add(name)
-        shape = tuple(control.shape)
-        ctx.tally.moved[shape] = max(ctx.tally.moved.get(shape, 0.0), difference)
-    else:
-        ctx.tally.drift = max(ctx.tally.drift, error)
-
-
-def _not_held(ctx: StepContext, name: str, row: DigestRow) -> list[Finding]:
-    if not any(step.digests.get(Site.PARAMETER_AFTER) for step in ctx.candidate.values()):
-        return []
-    ctx.tally.checked += 1
-    because = _causes.cause("opt.not_held")
-    return [ctx.finding(Phase.OPTIMIZER, name, Site.PARAMETER_AFTER, because, control_norm=row.digest.norm)]
-
-
-def _parameter_finding(
-    ctx: StepContext, name: str, logical: Logical, error: float, spread: float, floor: Floor
-) -> Finding:
-    if spread > floor.value:
-        because = _causes.cause("opt.ranks_differ")
-    elif _unmoved(ctx, name):
-        because = _causes.cause("opt.not_held", detail="The parameter did not move; the control's did.")
-    else:
-        because = _causes.cause("opt.update", _causes.LIKELY)
-    return ctx.finding(
-        Phase.OPTIMIZER,
-        name,
-        Site.PARAMETER_AFTER,
-        because,
-        floor=floor,
-        ranks=list(logical.ranks) or None,
-        ranks_differ=spread > floor.value,
-        relative_error=error,
-        spread_over_ranks=spread,
-        candidate_norm=logical.digest.norm,
-    )
-
-
-def _unmoved(ctx: StepContext, name: str) -> bool:
-    for step in ctx.candidate.values():
-        before, after = step.rows(Site.PARAMETER, name), step.rows(Site.PARAMETER_AFTER, name)
-        if not before or not after or not same(before[0].digest, after[-1].digest):
-            return False
-    return True
-
-
 def optimizer_state(ctx: StepContext) -> list[Finding]:
     """Compare optimizer state where both recorded it."""
     findings: list[Finding] = []
@@ -299,11 +186,13 @@ def optimizer_state(ctx: StepContext) -> list[Finding]:
         ctx.tally.checked += 1
         norm = control.norm * ctx.tally.cancelled.get(name, 1.0)
         scale = max(norm, _state_scale(ctx, part, control.count))
-        if part in _NORMALISED and _is_scale_free(ctx):  # off by up to twice its largest element, where it is off
+        if part in _NORMALISED and is_scale_free(ctx):  # off by up to twice its largest element, where it is off
             scale = max(
-                scale, max(abs(control.minimum), abs(control.maximum)) * _amplified_share(ctx, control) / floor.value
+                scale, max(abs(control.minimum), abs(control.maximum)) * amplified_share(ctx, control) / floor.value
             )
         error, spread = distance(logical.digest, control) / scale, logical.spread / scale
+        if ctx.left.mended and spread > floor.value:  # each rank's own, of its own gradient
+            continue
         if spread > floor.value or (ctx.comparable and error > floor.value):
             differ = spread > floor.value
             because = _causes.cause("opt.ranks_differ" if differ else "opt.state", _causes.LIKELY)
@@ -323,32 +212,56 @@ def _state_scale(ctx: StepContext, part: str, count: int) -> float:
     return max(0.1 * mean * math.sqrt(count), 1e-30)
 
 
+def initial_buffers(ctx: StepContext) -> list[Finding]:
+    """Compare buffers as they were before the first step of a window; where a wrapper broadcasts them, rank 0's."""
+    return _buffers(ctx, Site.BUFFER_AT_START, "init.buffer_differs", "init.buffer_ranks_differ")
+
+
 def buffers(ctx: StepContext) -> list[Finding]:
-    """Compare buffers as the step left them, before a wrapper broadcasts rank 0's.
+    """Compare buffers as the step left them, before a wrapper broadcasts rank 0's."""
+    return _buffers(ctx, Site.BUFFER, "buffer.differs", "buffer.ranks_differ")
+
+
+def _buffers(ctx: StepContext, site: Site, alike: str, apart: str) -> list[Finding]:
+    """Hold buffers against the control's, and the ranks' against each other.
 
     A running mean follows the bias in front of its norm, which rounding alone may move: it is off by no more than that.
     """
     findings: list[Finding] = []
+    at_start = site == Site.BUFFER_AT_START
     floor = ctx.floors.at(ctx.step, factor=2.0)
-    for (name, part), rows in ctx.control.digests.get(Site.BUFFER, {}).items():
-        held = ctx.held(Site.BUFFER, name, part)
+    for (name, part), rows in ctx.control.digests.get(site, {}).items():
+        held = ctx.held(site, name, part)
+        if at_start and ctx.tally.broadcasts_buffers:
+            held = dict(list(held.items())[:1])
         logical = merge_parameter(held)
         control = rows[-1].digest
         if logical is None or logical.reason or logical.digest.shape != control.shape:
             continue
-        counts_calls = control.dtype.startswith("int") or control.dtype.startswith("uint")
+        by_itself = control.dtype.startswith(("int", "uint")) or (at_start and ctx.step == ctx.floors.since > 0)
         ctx.tally.checked += 1
         scale = max(control.norm, 1e-30)
         spread, error = logical.spread / scale, relative_error(logical.digest, control)
         allowed = floor.value + ctx.tally.moved.get(tuple(control.shape), 0.0) / scale
-        if spread > floor.value or (ctx.comparable and error > allowed and not counts_calls):
+        if spread > floor.value or (ctx.comparable and error > allowed and not by_itself):
             differ = spread > floor.value
-            because = _causes.cause("buffer.ranks_differ" if differ else "buffer.differs", _causes.LIKELY)
+            what = "ranks_differ" if differ else "differs"
+            because = _causes.cause(
+                f"init.buffer_{what}" if at_start else f"buffer.{what}", _causes.PROVED if at_start else _causes.LIKELY
+            )
             numbers = {"relative_error": error, "spread_over_ranks": spread}
             ranks = list(logical.ranks) or None
             findings.append(
                 ctx.finding(
-                    Phase.BUFFER, name, Site.BUFFER, because, floor=floor, ranks=ranks, ranks_differ=differ, **numbers
+                    Phase.INIT if at_start else Phase.BUFFER,
+                    name,
+                    site,
+                    because,
+                    floor=floor,
+                    ranks=ranks,
+                    ranks_differ=differ,
+                    after=0 if at_start else None,
+                    **numbers,
                 )
             )
     return findings

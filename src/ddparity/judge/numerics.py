@@ -5,7 +5,7 @@ from typing import Any
 
 from ddparity.trace import Event, Site
 
-from . import _backward, _forward, _update
+from . import _backward, _forward, _parameters, _update
 from ._context import StepContext, Tally
 from ._floors import Floors, Measured
 from ._plan import ReductionPlan, SamplePlan
@@ -33,6 +33,7 @@ def judge(
     """
     tally = tally or Tally()
     tally.lost_ties = _ties(control) - _ties(candidate)
+    tally.broadcasts_buffers = any(event.data.get("broadcast_buffers") for event in candidate.events(Event.WRAP))
     floors = replace(floors_of(control, candidate), measured=measured or Measured())
     steps = steps_of(control, candidate)
     findings: list[Finding] = []
@@ -76,7 +77,7 @@ def _ties(run: Run) -> set[str]:
 
 
 def _judge_step(ctx: StepContext) -> list[Finding]:
-    found = _forward.initial_parameters(ctx)
+    found = _forward.initial_parameters(ctx) + _update.initial_buffers(ctx)
     losses: list[Finding] = []
     if ctx.comparable:
         found += _forward.activations(ctx)
@@ -91,7 +92,8 @@ def _judge_step(ctx: StepContext) -> list[Finding]:
     if ctx.comparable:
         found += _update.clipping(ctx)
     found += _update.hyper_parameters(ctx)
-    found += _update.parameters(ctx)
+    updated = _parameters.parameters(ctx)
+    found += updated + _parameters.left_parameters(ctx, {finding.name for finding in updated})
     found += _update.optimizer_state(ctx)
     found += _update.buffers(ctx)
     return ctx.in_order(found)

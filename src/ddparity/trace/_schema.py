@@ -24,6 +24,7 @@ class Site(StrEnum):
     """The points of a training step at which something is recorded, in the order of computation."""
 
     PARAMETER = "parameter"
+    BUFFER_AT_START = "buffer_at_start"  # before the first step of a window
     ACTIVATION = "activation"
     ACTIVATION_GRADIENT = "activation_gradient"
     LOCAL_GRADIENT = "local_gradient"
@@ -31,6 +32,7 @@ class Site(StrEnum):
     STEP_GRADIENT = "step_gradient"
     OPTIMIZER_STATE = "optimizer_state"
     PARAMETER_AFTER = "parameter_after"
+    PARAMETER_LEFT = "parameter_left"  # as the next step finds it, where that is not what the optimizer left
     BUFFER = "buffer"
     MARK = "mark"
 
@@ -64,6 +66,7 @@ class Event(StrEnum):
     MEMORY = "memory"  # name: step or evaluation; value: bytes held at its end; data: {"source", "points", ...}
     HOLDER = "holder"  # name: a variable that holds more and more; data: {"bytes", "nodes", "tensors", "lines", ...}
     STEP = "step"  # end of a training step
+    SETTLED = "settled"  # the next step has begun: whatever changed since the optimizer's step is recorded
     START_OVER = "start_over"  # all models so far are gone and none had trained a step: what was recorded is void
     DISABLED = "disabled"  # the recorder failed and switched itself off
 
