@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: files of tests run side by side
 TOLERATED_VARIABLES = {"PYTEST_CURRENT_TEST", "PYTEST_VERSION", "COLUMNS", "LINES"}
 IMPORT_VARIABLES = ("KMP_", "TORCHINDUCTOR_", "TORCH_", "TRITON_", "PYTORCH_NVML_")
 """Prefixes of what libraries set for good when they are first imported."""

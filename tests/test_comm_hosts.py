@@ -28,12 +28,12 @@ def has_namespaces() -> bool:
 def recorded_on(recorded: Callable[..., Any], where: str, fault: str) -> tuple[Any, Any]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        os.environ.update(OMP_NUM_THREADS="1", PORT=str(free.getsockname()[1]))
+        os.environ["PORT"] = str(free.getsockname()[1])
     try:
         command = ["sh", str(SCRIPTS / "two_hosts.sh"), where, sys.executable, str(SCRIPTS / "comm_faults.py"), fault]
         facts = recorded(f"two-{where}-{fault}", command)
     finally:
-        del os.environ["OMP_NUM_THREADS"], os.environ["PORT"]
+        del os.environ["PORT"]
     folder = recorded.store.path(facts.id)
     return load_comm(folder), examine_trial(folder, status=facts.status)[1]
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ddparity.judge._comm_ends import mismatch
 from ddparity.judge._comm_links import fitted, point_to_point
 from ddparity.judge._comm_match import compare_group, left_loop
 from ddparity.judge._comm_run import CommRun, Group, Member
@@ -92,6 +93,28 @@ def test_a_rank_that_makes_one_call_less_is_missed() -> None:
     checked, found = compare_group(*run_of(programs))
     assert found is not None
     assert (checked, found.code, found.seq, found.absent) == (3, "collective.missing", 4, [1])
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+@pytest.mark.parametrize("changes", [{"numel": 1, "shape": "1"}, {"kind": Kind.BARRIER}, {"dtype": "int64"}])
+def test_a_rank_that_makes_a_call_more_is_told_from_one_that_passes_another_size(steps: int, changes: dict) -> None:
+    places = [("train.py:7 in main",), ("train.py:8 in main",)]
+    program = [make(2 * step + i + 1, stack=places[i]) for step in range(steps) for i in (0, 1)]
+    seq = 2 * steps + 1
+    odd = make(seq, stack=("train.py:30 in log",), **changes)
+    group, run = run_of([[*program, odd], [*program, make(seq, stack=places[0])]])
+    _, found = compare_group(group, run)
+    assert found is not None
+    first = mismatch(run, found)
+    assert (first.cause.code == "collective.extra") is (steps > 0), "without earlier calls either may be out of place"
+    if steps:
+        assert (first.cause.confidence, "rank 0" in first.cause.text) == ("likely", True)
+        assert "train.py:30" in first.evidence["rank 0"]
+    same = make(seq, stack=places[0], **changes)
+    group, run = run_of([[*program, same], [*program, make(seq, stack=places[0])]])
+    _, found = compare_group(group, run)
+    assert found is not None
+    assert mismatch(run, found).cause.code == found.code != "collective.extra"
 
 
 def test_gradients_of_different_steps_are_shifted() -> None:

@@ -1,6 +1,5 @@
 """Real gloo ranks with one fault of communication each: recorded without their knowing, and explained."""
 
-import os
 import re
 import sys
 from collections.abc import Callable
@@ -26,11 +25,7 @@ def judged(recorded: Callable[..., Any]) -> Judged:
     """Return a function that records a script with a fault, and examines its calls."""
 
     def judge(script: str, fault: str, **spec: Any) -> tuple[Any, int, list[Finding]]:
-        os.environ["OMP_NUM_THREADS"] = "1"
-        try:
-            facts = recorded(f"{script}-{fault}", [*LAUNCHER, str(SCRIPTS / f"{script}.py"), fault], **spec)
-        finally:
-            del os.environ["OMP_NUM_THREADS"]
+        facts = recorded(f"{script}-{fault}", [*LAUNCHER, str(SCRIPTS / f"{script}.py"), fault], **spec)
         folder = recorded.store.path(facts.id)
         checked, _ = examine(load_comm(folder), status=facts.status)
         _, found = examine_trial(folder, status=facts.status)
@@ -65,6 +60,7 @@ MORE = [
     ("gaps", True, "collective.strided", [0, 1]),
     ("missing", False, "collective.late", [1]),
     ("extra", False, "collective.operation", [0, 1]),
+    ("extra_later", False, "collective.extra", [0, 1]),
     ("gather_for_reduce", False, "collective.operation", [0, 1]),
     ("raises", False, "rank.raised", [1]),
     ("ends", False, "collective.left", [1]),

@@ -85,6 +85,13 @@ def extra(rank: int) -> None:
     dist.barrier()
 
 
+def extra_later(rank: int) -> None:
+    for turn in range(3):
+        dist.all_reduce(torch.ones(4))
+        if rank == 0 and turn == 1:
+            dist.all_reduce(torch.ones(1))
+
+
 def gather_for_reduce(rank: int) -> None:
     if rank == 0:
         dist.all_reduce(torch.ones(4))

@@ -104,6 +104,17 @@ COMMUNICATION = (
         fix="Make both paths call the same collectives; look for a condition that depends on rank or data.",
     ),
     KnownCause(
+        code="collective.extra",
+        meaning="A rank makes a call that the others do not, and it met the next call of theirs.",
+        evidence="The calls that met do not fit; one comes from a place that no rank called from before, the other from "
+        "a known one.",
+        alike=(
+            "collective.operation: there no earlier calls tell which of the two is out of place.",
+            "collective.missing: there the others wait for a call that never came.",
+        ),
+        fix="Make the call on every rank of the group, or on none; look for the condition around it.",
+    ),
+    KnownCause(
         code="collective.left_loop",
         meaning="One rank has left a loop that another one still goes round: it has fewer batches or steps.",
         evidence="The calls that met stand inside and behind the same loop of the same function.",

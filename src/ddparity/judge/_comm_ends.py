@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from ddparity.trace._ring_format import Field, ProcessStatus
 from ddparity.trace._rings import Call
 
+from . import _causes
 from ._comm_finding import finding, listed, name_of, sites, told, waiting, where_now, who
 from ._comm_match import Divergence, is_new, left_loop
 from ._comm_run import CommRun, Error, Member, short
@@ -18,6 +19,8 @@ _REDUCER_ERRORS = {
     "shapes_differ": "ddp.parameters_differ",
 }
 _UNLIKE = frozenset({"collective.operation", "collective.size", "collective.shape", "collective.dtype"})
+_SAME_CALL = _UNLIKE | {"collective.layout", "collective.reduce_op", "collective.root"}
+"""What is said of calls that belong together."""
 _DEATHS = frozenset({"rank.killed", "rank.exited", "rank.raised", "rank.stopped"})
 _ABORTED = -6
 _STALE_SECONDS = 3.0
@@ -295,11 +298,14 @@ def mismatch(run: CommRun, found: Divergence) -> Finding:
                 "ends": {f"rank {r}": where_now(run.members[r]) for r in calls},
             },
         )
+    extra = list[int]() if left else _extra(found)
     return finding(
-        "collective.left_loop" if left else found.code,
+        "collective.left_loop" if left else "collective.extra" if extra else found.code,
         name=name_of(call),
         step=call.step,
         ranks=_concerned(found),
+        confidence=_causes.LIKELY if extra else _causes.PROVED,
+        detail=f"It is rank {listed(extra)}." if extra else "",
         evidence={
             "group": found.group.label,
             "call": found.seq,
@@ -333,7 +339,21 @@ def _locus(found: Divergence) -> tuple[int, bool]:
         for other, theirs in calls.items():
             if rank != other and left_loop(theirs, call):
                 return rank, True
-    new = [rank for rank, call in calls.items() if is_new(found.group, rank, call)]
-    if 0 < len(new) < len(calls):
+    new = _from_new_places(found)
+    if new:
         return new[0], False
     return min(calls, key=lambda rank: (calls[rank].step, -calls[rank].numel)), False
+
+
+def _from_new_places(found: Divergence) -> list[int]:
+    """Return the ranks whose call comes from a place that no rank called from before, where those of others do not."""
+    new = [rank for rank, call in found.calls.items() if is_new(found.group, rank, call)]
+    return new if len(new) < len(found.calls) else []
+
+
+def _extra(found: Divergence) -> list[int]:
+    """Return the ranks that make a call which the others do not, in place of one that all of them make."""
+    new = _from_new_places(found)
+    others = {call.site for rank, call in found.calls.items() if rank not in new}
+    apart = all(found.calls[rank].site and found.calls[rank].site not in others for rank in new)
+    return new if found.code in _SAME_CALL and apart else []
