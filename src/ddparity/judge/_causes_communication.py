@@ -106,8 +106,8 @@ COMMUNICATION = (
     KnownCause(
         code="collective.extra",
         meaning="A rank makes a call that the others do not, and it met the next call of theirs.",
-        evidence="The calls that met do not fit; one comes from a place that no rank called from before, the other from "
-        "a known one.",
+        evidence="The calls that met do not fit; one comes from a place that no rank called from before, the other "
+        "from a known one.",
         alike=(
             "collective.operation: there no earlier calls tell which of the two is out of place.",
             "collective.missing: there the others wait for a call that never came.",
