@@ -251,6 +251,7 @@ def test_a_fault_is_found_where_it_is_and_named_for_what_it_is(kind, data):
     )
     assert first.cause.code in KINDS[kind].causes, told(verdict)
     assert first.ranks_differ is KINDS[kind].differ, told(verdict)
+    assert ("Equal among themselves are ranks 0, 1; ranks 2, 3." in first.cause.text) is (kind == "pairs")
     assert all(finding.follows is not None for finding in verdict.findings if finding is not first)
     assert verdict.layers["data"].status is Status.PASS
 

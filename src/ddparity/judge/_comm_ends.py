@@ -7,9 +7,10 @@ from ddparity.trace._ring_format import Field, ProcessStatus
 from ddparity.trace._rings import Call
 
 from . import _causes
-from ._comm_finding import finding, listed, name_of, sites, told, waiting, where_now, who
+from ._comm_finding import finding, name_of, sites, told, waiting, where_now, who
 from ._comm_match import Divergence, is_new, left_loop
 from ._comm_run import CommRun, Error, Member, short
+from ._run import listed
 from ._verdict import Finding, Phase
 
 _REDUCER_ERRORS = {

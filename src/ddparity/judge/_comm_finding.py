@@ -9,6 +9,7 @@ from ddparity.trace._rings import Call
 
 from . import _causes
 from ._comm_run import CommRun, Group, Member, short
+from ._run import listed
 from ._verdict import Finding, Phase
 
 LAYER = "communication"
@@ -91,14 +92,6 @@ def sites(calls: dict[int, Call]) -> dict[str, str]:
     for rank, call in sorted(calls.items()):
         said.setdefault(told(call), []).append(rank)
     return {f"rank {listed(ranks)}": text for text, ranks in said.items()}
-
-
-def listed(ranks: Iterable[int]) -> str:
-    """Return ranks as ``0``, ``0, 2`` or ``0-3``."""
-    found = sorted(ranks)
-    if len(found) > 2 and found == list(range(found[0], found[-1] + 1)):
-        return f"{found[0]}-{found[-1]}"
-    return ", ".join(map(str, found))
 
 
 def waiting(member: Member, call: Call) -> str:

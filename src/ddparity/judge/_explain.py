@@ -9,10 +9,13 @@ from . import _causes
 from ._context import StepContext
 from ._gradients import GradientRow
 from ._plan import NICE
+from ._run import listed
 from ._verdict import Cause, Phase
 
 _LOW_PRECISION = (2.0**-13, 2.0**-6)
 """Relative errors that one rounding to float16 (2**-11) or bfloat16 (2**-8) leaves."""
+
+_MAX_BLOCKS = 8
 
 
 def common_factor(rows: list[GradientRow], floor: float) -> float | None:
@@ -60,11 +63,21 @@ def _not_held(ctx: StepContext, rank: int, name: str) -> bool:
 
 def _explain_desync(ctx: StepContext, row: GradientRow, rows: list[GradientRow]) -> tuple[Cause, Phase]:
     if row.own is None:
-        return _causes.cause("grad.ranks_differ"), Phase.COLLECTIVE
+        return _causes.cause("grad.ranks_differ", detail=_blocks(row)), Phase.COLLECTIVE
     if abs(row.own * ctx.num_ranks - 1.0) <= NICE:  # divided for an average that then did not happen
         return _causes.cause("grad.reduction_lost"), Phase.COLLECTIVE
     everywhere = all(other.own is not None for other in rows if not other.noise and other.logical is not None)
     return _causes.cause("grad.none_synced" if everywhere and len(rows) > 1 else "grad.unsynced"), Phase.BACKWARD
+
+
+def _blocks(row: GradientRow) -> str:
+    """Say which ranks hold the same gradient, where some do and not all: the groups that it was reduced over."""
+    blocks = row.blocks
+    if not 1 < len(blocks) < sum(map(len, blocks)):
+        return ""
+    shown = [f"rank{'s' if len(ranks) > 1 else ''} {listed(ranks)}" for ranks in blocks[:_MAX_BLOCKS]]
+    more = f" and {len(blocks) - _MAX_BLOCKS} more" if len(blocks) > _MAX_BLOCKS else ""
+    return f"Equal among themselves are {'; '.join(shown)}{more}."
 
 
 def _explain_factor(ctx: StepContext, factor: float, local_fine: bool) -> tuple[Cause, Phase]:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddparity.digest import Digest, Relation, distance, merge_weighted, relate
+from ddparity.digest import Digest, Relation, distance, merge_weighted, relate, same
 from ddparity.trace import DigestRow, Site
 
 from ._context import StepContext
@@ -40,6 +40,20 @@ class GradientRow:
         whole = {rank: row.digest for rank, row in self.held.items() if row is not None and not row.site.global_shape}
         copies = {rank: digest for rank, digest in whole.items() if digest.shape == self.control.shape}
         return {rank: relative(distance(digest, self.control), self.scale) for rank, digest in copies.items()}
+
+    @property
+    def blocks(self) -> list[list[int]]:
+        """Ranks that hold equal copies of the gradient, list by list; none where the ranks hold parts."""
+        found: list[tuple[Digest, list[int]]] = []
+        for rank, row in self.held.items():
+            if row is None or row.site.global_shape:
+                continue
+            known = next((ranks for digest, ranks in found if same(digest, row.digest)), None)
+            if known is None:
+                found.append((row.digest, [rank]))
+            else:
+                known.append(rank)
+        return [ranks for _, ranks in found]
 
     @property
     def missing(self) -> bool:

@@ -96,6 +96,8 @@ def _is_mended(changed: list[LeftParameter], ranks: dict[int, RankStep], floor: 
     """Whether the optimizer's step left ranks apart, and all parameters that were so are the control's at the end."""
     ended = {(left.name, left.part): left for left in changed if left.changed_on}
     apart = 0
+    if not ended:
+        return False
     for key in dict.fromkeys(key for side in ranks.values() for key in side.digests.get(Site.PARAMETER_AFTER, {})):
         rows = {rank: next(iter(side.rows(Site.PARAMETER_AFTER, *key)[-1:]), None) for rank, side in ranks.items()}
         before = merge_parameter(rows)

@@ -2,6 +2,7 @@
 
 import math
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -140,9 +141,9 @@ class Run:
         if not self.ranks:
             return [f"{name}: no rank recorded anything"]
         if len(self.ranks) < total:
-            reasons.append(
-                f"{name}: {len(self.ranks)} of {total} ranks; no trace of {_listed(self.trial.missing_ranks)}"
-            )
+            gone = self.trial.missing_ranks
+            which = f"rank{'s' if len(gone) > 1 else ''} {listed(gone)}"
+            reasons.append(f"{name}: {len(self.ranks)} of {total} ranks; no trace of {which}")
         for rank in self.trial.ranks:
             reasons += [f"{name} rank {rank.facts.rank}: {reason}" for reason in _rank_reasons(rank)]
         return reasons
@@ -204,5 +205,9 @@ def _rank_reasons(rank: RankTrace) -> list[str]:
     return reasons
 
 
-def _listed(ranks: list[int]) -> str:
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"
+def listed(ranks: Iterable[int]) -> str:
+    """Return ranks as ``0``, ``0, 2`` or ``0-3``."""
+    found = sorted(ranks)
+    if len(found) > 2 and found == list(range(found[0], found[-1] + 1)):
+        return f"{found[0]}-{found[-1]}"
+    return ", ".join(map(str, found))
