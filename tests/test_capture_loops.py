@@ -29,6 +29,16 @@ def test_a_gan_updates_both_in_a_step(snippets: Snippets, name: str) -> None:
         assert sorted(b[3] for b in recorded.batches() if b[0] == step) == [4, 4, 4]
 
 
+def test_a_batch_that_is_fed_counts_where_it_enters_a_model(snippets: Snippets) -> None:
+    recorded = snippets("feeds_ahead")
+    assert recorded.batches() == [(step, number, "_Net", 4) for step in range(3) for number in (0, 1)]
+    assert recorded.batches(training=False) == [(step, 0, "_Net", 2) for step in (1, 2, 3)]
+
+
+def test_batches_that_enter_no_model_count_as_they_are_fed(snippets: Snippets) -> None:
+    assert snippets("feeds_no_model").batches() == [(step, 0, "feed", 4) for step in (0, 1)]
+
+
 def test_five_steps_of_a_critic_are_five_steps(snippets: Snippets) -> None:
     recorded = snippets("gan_five_critic_steps")
     assert recorded.steps == list(range(10))

@@ -189,6 +189,17 @@ def test_record_exits_with_3_when_a_control_is_no_control(tmp_path):
     assert "ddparity: control FAILED: nothing was recorded, so there is nothing to compare" in done.stderr
 
 
+def test_a_control_that_needs_a_launcher_is_told_how_one_device_is_launched(tmp_path):
+    (tmp_path / "train.py").write_text("import os; os.environ['LOCAL_RANK']")
+    python = [sys.executable, "-u", "train.py", "--lr", "1"]
+    done = run("record", "--control", "--name", "single", "--", *python, cwd=tmp_path)
+    assert done.returncode == ExitCode.COMMAND_FAILED
+    command = "ddparity record --control --name single -- torchrun --nproc-per-node 1 train.py --lr 1"
+    assert f"one device under it, too: {command}\n" in done.stderr
+    for other in (["torchrun", "--nproc-per-node", "1", "no.py"], ["sh", "-c", "exit 7"]):
+        assert "needs a launcher" not in run("record", "--control", "--", *other, cwd=tmp_path).stderr
+
+
 def test_record_exits_with_130_when_it_is_interrupted(tmp_path):
     command = [DDPARITY, "record", "--", "sh", "-c", "touch ready; exec sleep 60"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:

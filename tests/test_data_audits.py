@@ -96,6 +96,21 @@ def epochs(orders, **more):
     ]
 
 
+def test_a_look_at_the_first_batch_is_no_pass_of_the_training():
+    orders = [[5, 3, 1, 0, 2, 4, 7, 6], [0, 1, 2, 3, 4, 5, 6, 7]]
+    passes = []
+    for rank in range(2):
+        settings = {"sampler": sampler(rank, 2, shuffle=True), "length": 8}
+        for step, order in ((0, orders[0]), (3, orders[1])):
+            if step == 0 or rank == 0:  # the second look is rank 0's alone; it comes before the sampler knows its epoch
+                peek = orders[0][rank::2][:3]
+                passes.append(loader_pass(rank, peek, epoch=2 * step, step=step, ended=False, **settings))
+            passes.append(loader_pass(rank, order[rank::2], epoch=2 * step + 1, step=step, **settings))
+    found = audits(*passes)
+    assert found["order"].text == "Data: pass 1 has an order of its own"
+    assert deviations(*passes) == {}
+
+
 def test_an_epoch_that_replays_the_order_of_the_one_before():
     order = [5, 3, 1, 0, 2, 4, 7, 6]
     found = audits(*epochs([order, order], length=8))["order"].finding

@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from shapes_models import _fit, _Net
 from torch import nn
 
+import ddparity
+
 
 def _gan():
     generator, critic = nn.Linear(2, 6), nn.Sequential(nn.Linear(6, 4), nn.LeakyReLU(), nn.Linear(4, 1))
@@ -327,3 +329,28 @@ def step_raises_once():
         with contextlib.suppress(ValueError):
             first.step()
         second.step()
+
+
+def feeds_ahead():
+    """The next batch is fetched before the update, and one is evaluated on the way."""
+    model = _Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    following = ddparity.feed(torch.randn(4, 6))
+    for _ in range(3):
+        for _ in range(2):
+            loss = model(following).square().mean()
+            following = ddparity.feed(torch.randn(4, 6))
+            loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        with torch.no_grad():
+            model(ddparity.feed(torch.randn(2, 6)))
+
+
+def feeds_no_model():
+    weight = nn.Parameter(torch.randn(1, 6))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(2):
+        F.linear(ddparity.feed(torch.randn(4, 6)), weight).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()

@@ -124,6 +124,7 @@ class Batches:
         self.current: Batch | None = None
         self._by_ids: dict[tuple[int, bool], Batch] = {}
         self._numbers = {True: 0, False: 0}
+        self._fed: list[Batch] = []
         self._made: dict[int, tuple[StorageWeakRef, Batch]] = {}
         self._made_before: dict[int, tuple[StorageWeakRef, Batch]] = {}
 
@@ -132,9 +133,25 @@ class Batches:
         self.current = None
         self._by_ids.clear()
         self._numbers = {True: 0, False: 0}
+        self._fed.clear()
         self._offspring.new_step()
         self._made_before = self._made
         self._made = dict[int, tuple[StorageWeakRef, Batch]]()
+
+    def fed(self, batch: Any) -> None:
+        """Take a batch that the script says it has got; which step trains on it, and whether one does, is not known."""
+        tensors = self._tensors(batch, {})
+        if tensors:
+            ids, mine = self._ids_of(tensors, padding_mask(list(named_tensors(batch))))
+            found = Batch(len(self._fed), RowKeys.of(ids), mine, training=True)
+            if self.current is None or self.current in self._fed:
+                self.current = found
+            self._fed.append(found)
+
+    @property
+    def fed_alone(self) -> list[Batch]:
+        """The batches fed in this step, where none entered a model in it: then the script computes by hand."""
+        return [] if self._numbers[True] else self._fed
 
     def came_from(self, tensor: torch.Tensor, batch: Batch) -> None:
         """Remember that a module made ``tensor`` from ``batch``."""
@@ -196,6 +213,18 @@ class Batches:
     def _identify(
         self, tensors: list[torch.Tensor], mask: torch.Tensor | None, *, training: bool
     ) -> tuple[Batch, bool]:
+        ids, mine = self._ids_of(tensors, mask)
+        piece = self._pieces.find(mine, ids) if training else None
+        keys = RowKeys.of(ids if piece is None else piece.ids)
+        batch, new = self._enter_keys(keys, mine, training=training)
+        if new and piece is not None:
+            batch.piece = (piece.start, piece.stop, piece.total)
+        elif new and training:
+            self._pieces.keep(batch.number, keys, mine)
+        return batch, new
+
+    def _ids_of(self, tensors: list[torch.Tensor], mask: torch.Tensor | None) -> tuple[np.ndarray, list[torch.Tensor]]:
+        """Return the identities of the samples, and those of the tensors that have a row of each."""
         if self._batch_dim:
             tensors = [t.movedim(self._batch_dim, 0) for t in tensors]
         sizes = [t.shape[0] for t in tensors]
@@ -205,14 +234,7 @@ class Batches:
         for tensor in mine:
             with np.errstate(over="ignore"):
                 ids = ids * np.uint64(0x9E3779B97F4A7C15) + self._hashes(_real(without_padding(tensor, mask)))
-        piece = self._pieces.find(mine, ids) if training else None
-        keys = RowKeys.of(ids if piece is None else piece.ids)
-        batch, new = self._enter_keys(keys, mine, training=training)
-        if new and piece is not None:
-            batch.piece = (piece.start, piece.stop, piece.total)
-        elif new and training:
-            self._pieces.keep(batch.number, keys, mine)
-        return batch, new
+        return ids, mine
 
     def _hashes(self, tensor: torch.Tensor) -> np.ndarray:
         contents = row_hashes(tensor)

@@ -241,9 +241,7 @@ class Session:
     @guarded
     def _note_fed(self, batch: Any) -> None:
         if self.may_record():
-            found, new = self.batches.enter(batch, {})
-            if found is not None and new:
-                self.writer.samples(step=self.step, batch=found.number, root="feed", training=True, ids=found.keys.ids)
+            self.batches.fed(batch)
 
     @guarded
     def marked(self, name: str, tensor: Any) -> None:
@@ -299,6 +297,8 @@ class Session:
     def end_step(self) -> None:
         """Close a training step: all trainable parameters that optimizers hold have been updated."""
         self.memory.end_step()
+        for batch in self.batches.fed_alone:
+            self.writer.samples(step=self.step, batch=batch.number, root="feed", training=True, ids=batch.keys.ids)
         self.writer.event(Event.STEP, step=self.step)
         self.comm.step_ends()
         if self.recording or time.monotonic() - self._flushed > _FLUSH_SECONDS:

@@ -1,6 +1,7 @@
 """``ddparity record``: run a training command and record it as a trial."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 # What stands behind the first word of the command is the command's own, -- or not.
 CONTEXT_SETTINGS = {"allow_interspersed_args": False}
+_PYTHON = re.compile(r"python(?:\d+(?:\.\d+)?)?\Z")
 
 
 def record(
@@ -108,11 +110,12 @@ def _default_name(command: list[str], *, control: bool) -> str:
 
 
 def _tell(facts: "TrialFacts", store: "Store", given: str | None) -> None:
-    from ddparity.trace import TrialStatus
+    from ddparity.trace import RankFacts, TrialStatus, read_json
     from ddparity.trials import outcome, rank_folders
     from ddparity.trials._live import any_ring
 
-    ranks = len(rank_folders(store.path(facts.id)))
+    folders = rank_folders(store.path(facts.id))
+    ranks = len(folders)
     seconds = (facts.ended or facts.started) - facts.started
     ended = f" ({outcome(facts)})" if facts.status in (TrialStatus.FAILED, TrialStatus.INTERRUPTED) else ""
     say(f"{facts.id}: {facts.status.value}{ended} in {seconds:.1f} s, {ranks} rank{'' if ranks == 1 else 's'} recorded")
@@ -121,11 +124,30 @@ def _tell(facts: "TrialFacts", store: "Store", given: str | None) -> None:
     if facts.proof is not None:
         reason = f": {facts.proof.reason}" if facts.proof.reason else ""
         say(f"control {facts.proof.status.replace('_', ' ')}{reason}")
-    if ranks and facts.status is TrialStatus.COMPLETED:
+    failed = facts.proof is not None and facts.proof.status == "FAILED"  # what it takes stands in the reason
+    if ranks and facts.status is TrialStatus.COMPLETED and not failed:
         say(f"next: {_next_command(facts, store, '' if given is None else f'--store {given} ')}")
+    elif (
+        facts.control
+        and facts.status is TrialStatus.FAILED
+        and (other := _under_torchrun(facts))
+        and not any(read_json(folder / "rank.json", RankFacts).batch_shapes for folder in folders)
+    ):
+        option = "" if given is None else f"--store {given} "
+        say(f"next: a script that needs a launcher has one device under it, too: ddparity record {option}{other}")
     elif facts.status is not TrialStatus.COMPLETED and any_ring(store.path(facts.id)):
         option = "" if given is None else f"--store {given} "
         say(f"next: ddparity hang {option}{facts.id} says how each rank ended, and which calls did not fit")
+
+
+def _under_torchrun(facts: "TrialFacts") -> str:
+    """Return how to record one process under torchrun, for a script that was given to Python itself; else nothing."""
+    interpreter, *rest = facts.command
+    while rest and rest[0] == "-u":
+        del rest[0]
+    if not _PYTHON.match(Path(interpreter).name) or not rest or not (rest[0] == "-m" or rest[0].endswith(".py")):
+        return ""
+    return f"--control --name {facts.name} -- {shlex.join(['torchrun', '--nproc-per-node', '1', *rest])}"
 
 
 def _next_command(facts: "TrialFacts", store: "Store", option: str) -> str:

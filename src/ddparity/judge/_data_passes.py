@@ -189,4 +189,10 @@ def _rank_passes(rank: RankTrace) -> list[tuple[RankPass, bool | None]]:
         )
         used = uses.get(key[0], set[bool]())
         found.append((one, True if True in used else False if used else None))
-    return found
+    newest = {(one.loader, one.step): one.epoch for one, _ in found}
+    # A training's loader that was begun and left, and begun again before a step: somebody looked at its first batch.
+    return [
+        (one, training)
+        for one, training in found
+        if not training or one.exhausted or newest[one.loader, one.step] == one.epoch
+    ]

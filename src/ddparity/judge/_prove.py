@@ -12,6 +12,11 @@ from ._verdict import Status
 
 _UNMOVED = "no parameter moves: the optimizer does not hold the model's parameters"
 
+_NO_GRADIENT = (
+    "no parameter moves: every gradient is zero; the loss does not depend on the parameters (it is detached, or a "
+    "softmax over one class)"
+)
+
 
 def prove_control(first: Path, repeat: Path) -> ControlProof:
     """Compare two runs of the same single-device command.
@@ -36,7 +41,7 @@ def _fault(run: Run) -> str:
         return reasons[0]
     if not run.complete_steps:
         return "no training step was recorded: no optimizer stepped"
-    return nonfinite(run) or ("" if _moves(run) else _UNMOVED)
+    return nonfinite(run) or ("" if _moves(run) else _NO_GRADIENT if _all_gradients_vanish(run) else _UNMOVED)
 
 
 def _starts_elsewhere(one: Run, two: Run) -> str:
@@ -46,7 +51,8 @@ def _starts_elsewhere(one: Run, two: Run) -> str:
         return ""
     return (
         "the second run begins with other parameters: it resumes from a checkpoint that the first one left, or its "
-        "start is not seeded; let the command seed itself, and begin anew each time (another output folder, no resume)"
+        "start is not seeded; let the command seed itself, and begin anew each time (another output folder, no resume, "
+        "or an end before it saves: --stop-after-steps)"
     )
 
 
@@ -65,6 +71,12 @@ def _moves(run: Run) -> bool:
     steps, initial = run.ranks[min(run.ranks)], _initial(run)
     after = {k: rows[-1] for s in steps.values() for k, rows in s.digests.get(Site.PARAMETER_AFTER, {}).items()}
     return any(not same(initial[key].digest, row.digest) for key, row in after.items() if key in initial)
+
+
+def _all_gradients_vanish(run: Run) -> bool:
+    steps = run.ranks[min(run.ranks)]
+    found = [row for s in steps.values() for rows in s.digests.get(Site.SYNCED_GRADIENT, {}).values() for row in rows]
+    return bool(found) and not any(row.digest.norm for row in found)
 
 
 def _initial(run: Run) -> dict[Key, DigestRow]:
