@@ -45,6 +45,7 @@ def test_parameters_averaged_in_place_of_gradients_are_healthy_where_that_is_the
     verdict = compare_trials(control, candidate)
     assert verdict.layers["numerics"].status is Status.PASS, verdict.first("numerics")
     assert verdict.findings == []
+    assert (verdict.merge_plan["reduction"], verdict.merge_plan["proved"]) == ("after the step", True)
 
 
 def test_they_are_not_where_the_optimizer_is_not_linear(judged):

@@ -172,7 +172,8 @@ class ReductionPlan:
 
     Attributes:
         weight: The factor; 1/N if nothing else could be proved.
-        observed: ``mean``, ``sum``, ``own`` (nothing reduced), a number, or ``unproved``.
+        observed: ``mean``, ``sum``, ``own`` (nothing reduced), ``after the step`` (the parameters), a number, or
+            ``unproved``.
         by_name: Observed factor of each parameter for which the relation held.
         wrapper: Class of the data-parallel wrapper, if any.
         proved: Whether most parameters hold the relation.

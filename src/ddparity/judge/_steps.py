@@ -44,6 +44,8 @@ def context_of(step: int, control: Run, candidate: Run, floors: Floors, tally: T
         samples = SamplePlan("Unproved", [[r] for r in theirs], reason=reason)
     reduction = plan_reduction(theirs, wrapper_of(candidate), floors.at(step).value * 4)
     left = _left(step, control, candidate, floors, tally)
+    if left.mended:
+        reduction = replace(reduction, observed="after the step", proved=True)
     return StepContext(step, ours, theirs, samples, reduction, floors, tally, _elsewhere(step, control), left=left)
 
 

@@ -10,6 +10,7 @@ from ddparity.judge._verdict import LAYERS, Finding, LayerVerdict, Status, Verdi
 GLYPHS = {Status.PASS: "✓", Status.DEVIATES: "✗", Status.INCONCLUSIVE: "?", Status.NOT_TESTED: "–"}  # noqa: RUF001
 MAX_VALUE = 200
 _MAX_ITEMS = 8
+_SITES = {"parameter_after": "parameter after the step", "parameter_left": "parameter as the next step finds it"}
 
 
 def word(status: Status) -> str:
@@ -66,7 +67,8 @@ def layers(verdict: Verdict) -> list[tuple[str, LayerVerdict]]:
 def locus(finding: Finding) -> str:
     """Return where a finding stands, in words."""
     step = "" if finding.step is None else f"step {finding.step}, "
-    return plain(f"{step}{finding.phase.value}: {finding.site.replace('_', ' ')} of {finding.name}")
+    site = _SITES.get(finding.site, finding.site.replace("_", " "))
+    return plain(f"{step}{finding.phase.value}: {site} of {finding.name}")
 
 
 def ranks(finding: Finding) -> str:
