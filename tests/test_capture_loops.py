@@ -39,6 +39,11 @@ def test_batches_that_enter_no_model_count_as_they_are_fed(snippets: Snippets) -
     assert snippets("feeds_no_model").batches() == [(step, 0, "feed", 4) for step in (0, 1)]
 
 
+def test_rates_that_numpy_computed_are_recorded(snippets: Snippets) -> None:
+    rates = [event.data["groups"][0]["lr"] for event in snippets("rates_by_numpy").events("optimizer")]
+    assert rates == pytest.approx([0.1, 0.2, 0.3])
+
+
 def test_five_steps_of_a_critic_are_five_steps(snippets: Snippets) -> None:
     recorded = snippets("gan_five_critic_steps")
     assert recorded.steps == list(range(10))

@@ -129,6 +129,19 @@ def test_an_empty_recording_is_read(tmp_path: Path) -> None:
     assert rank.truncated == []
 
 
+def test_numbers_of_numpy_are_numbers_and_nothing_a_script_holds_stops_the_recorder(tmp_path: Path) -> None:
+    known = facts()
+    known.hyperparameters["lr"] = np.float64(0.5)
+    writer = RankWriter(tmp_path / "rank-00000", known)
+    held = {"lr": np.float64(0.1), "wd": np.float32(0.5), "n": np.int64(3), "betas": [np.float64(0.9)], "x": np.ones(2)}
+    writer.event(Event.OPTIMIZER, step=0, groups=[{**held, "strange": object()}])
+    writer.close()
+    [event] = RankTrace(tmp_path / "rank-00000", facts()).events
+    plain = {"lr": 0.1, "wd": 0.5, "n": 3, "betas": [0.9], "x": [1.0, 1.0], "strange": "<object>"}
+    assert event.data["groups"] == [plain]
+    assert read_json(tmp_path / "rank-00000" / "rank.json", RankFacts).hyperparameters == {"lr": 0.5}
+
+
 def test_a_digest_takes_at_most_1200_bytes(tmp_path: Path) -> None:
     writer = RankWriter(tmp_path / "rank-00000", facts())
     digest = digest_of(array(1))

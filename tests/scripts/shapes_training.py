@@ -5,6 +5,7 @@ import copy
 import io
 import threading
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from shapes_models import _fit, _Net
@@ -345,6 +346,16 @@ def feeds_ahead():
         optimizer.zero_grad()
         with torch.no_grad():
             model(ddparity.feed(torch.randn(2, 6)))
+
+
+def rates_by_numpy():
+    model = _Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    for rate in np.linspace(0.1, 0.3, 3):
+        optimizer.param_groups[0]["lr"] = rate
+        model(torch.randn(4, 6)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
 
 
 def feeds_no_model():

@@ -21,6 +21,19 @@ Row = tuple[Any, ...]
 _FLUSH_AT = 4096
 
 
+def _plain_number(value: Any) -> Any:
+    """Return a number or an array of numpy's as Python's own; of anything else what it is, since scripts hold anything.
+
+    A schedule that numpy computed gives learning rates that are floats and yet no ``float`` to msgspec.
+    """
+    if isinstance(value, (np.generic, np.ndarray)):
+        return value.tolist()
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return f"<{type(value).__name__}>"
+
+
 class RankWriter:
     """Writes one rank's folder. Rows wait in memory until :meth:`flush`; a flush is one batch a stream.
 
@@ -43,7 +56,8 @@ class RankWriter:
 
     def write_facts(self) -> None:
         """Write ``rank.json`` atomically."""
-        write_atomically(self.folder / "rank.json", msgspec.json.format(msgspec.json.encode(self.facts)))
+        text = msgspec.json.encode(self.facts, enc_hook=_plain_number)
+        write_atomically(self.folder / "rank.json", msgspec.json.format(text))
 
     def digest(
         self,
@@ -107,8 +121,8 @@ class RankWriter:
         self._append("loads", row)
 
     def event(self, kind: Event, *, step: int, name: str = "", value: float | None = None, **data: Any) -> None:
-        """Append an event; ``data`` must be JSON."""
-        text = msgspec.json.encode(data).decode() if data else ""
+        """Append an event; ``data`` is JSON, and numbers in it may be numpy's."""
+        text = msgspec.json.encode(data, enc_hook=_plain_number).decode() if data else ""
         self._append("events", (self._next(), time.time_ns(), step, str(kind), name, value, text))
 
     def flush(self) -> None:
