@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from ddparity._errors import CommandFailed, UsageError
+from ddparity.trace._rings import read_rings
 from ddparity.trace._schema import CaptureConfig, TrialStatus
 from ddparity.trials import Ledger, RecordSpec, Store, rank_folders, read_facts, record
 from ddparity.trials import _launch as launch_module
@@ -331,3 +332,19 @@ def test_a_control_that_fails_or_records_nothing_is_not_run_again(store):
 def test_settings_are_checked_before_anything_runs(store, settings, message):
     with pytest.raises(UsageError, match=message):
         spec(store, "true", **settings)
+
+
+def test_groups_that_a_device_mesh_makes_are_seen(store, monkeypatch):
+    for name, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
+        monkeypatch.setenv(name, value)
+    code = """
+        import torch
+        from torch.distributed.device_mesh import init_device_mesh
+        mesh = init_device_mesh("cpu", (1,))
+        torch.distributed.all_reduce(torch.ones(3), group=mesh.get_group())
+        torch.distributed.destroy_process_group()
+    """
+    facts = record(python(store, code))
+    assert facts.status is TrialStatus.COMPLETED, output(store, facts.id)
+    [ring] = read_rings(store.path(facts.id))
+    assert [call.op for call in ring.calls if call.numel == 3] == ["all_reduce"]

@@ -29,6 +29,14 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _WORLD_SIZES = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 
 
+def _put_in_place(name: str, original: Any, wrapped: Any) -> None:
+    """Put a wrapper wherever torch holds a function under its name: ``init_device_mesh`` has names of its own."""
+    for module in list(sys.modules.values()):
+        of_torch = str(getattr(module, "__name__", "")).startswith("torch.distributed")
+        if of_torch and vars(module).get(name) is original:
+            setattr(module, name, wrapped)
+
+
 class GroupPatches:
     """Wraps what makes and ends process groups.
 
@@ -75,7 +83,7 @@ class GroupPatches:
             self._init_ends(at)
             return result
 
-        c10d.init_process_group = dist.init_process_group = init_process_group
+        _put_in_place("init_process_group", original, init_process_group)
 
     @guarded
     def _init_begins(self, parameters: inspect.Signature, args: Any, kwargs: Any) -> int | None:
@@ -211,7 +219,7 @@ class GroupPatches:
             self._local = bool(given.get("use_local_synchronization", False))
             return original(*args, **kwargs)
 
-        c10d.new_group = dist.new_group = new_group
+        _put_in_place("new_group", original, new_group)
 
     def _wrap_batched(self, c10d: Any) -> None:
         """Hand batched transfers to the group itself where its backend merges them: torch asks for its exact type."""
@@ -231,7 +239,7 @@ class GroupPatches:
                 for op, before in given:
                     op.group = before
 
-        c10d.batch_isend_irecv = dist.batch_isend_irecv = batch_isend_irecv
+        _put_in_place("batch_isend_irecv", original, batch_isend_irecv)
 
     def _wrap_destroy(self, c10d: Any) -> None:
         """Let go of the groups themselves: kept until the interpreter ends, their threads would abort it."""
@@ -246,7 +254,7 @@ class GroupPatches:
             for recorded in inner:
                 recorded.inner = _Destroyed(recorded.inner.name())
 
-        c10d.destroy_process_group = dist.destroy_process_group = destroy_process_group
+        _put_in_place("destroy_process_group", original, destroy_process_group)
 
     # -- wrappers and loaders -----------------------------------------------------------------------------------------
 

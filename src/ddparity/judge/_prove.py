@@ -7,6 +7,7 @@ from ddparity.digest import same
 from ddparity.trace import ControlProof, DigestRow, Site
 
 from . import numerics
+from ._plan import multiset
 from ._run import Key, Run, load_run
 from ._verdict import Status
 
@@ -27,7 +28,8 @@ def prove_control(first: Path, repeat: Path) -> ControlProof:
     """
     try:
         one, two = load_run(first), load_run(repeat)
-        reason = _fault(one) or _starts_elsewhere(one, two) or _fault(two) or _not_repeatable(one, two)
+        reason = _fault(one) or _starts_elsewhere(one, two) or _fault(two)
+        reason = reason or _other_samples(one, two) or _not_repeatable(one, two)
     except TraceError as error:
         return ControlProof(status="FAILED", reason=str(error), repeat=repeat.name)
     return ControlProof(status="FAILED" if reason else "PROVED", reason=reason, repeat=repeat.name)
@@ -86,6 +88,18 @@ def _initial(run: Run) -> dict[Key, DigestRow]:
         for _, s in sorted(steps.items(), reverse=True)
         for k, rows in s.digests.get(Site.PARAMETER, {}).items()
     }
+
+
+def _other_samples(one: Run, two: Run) -> str:
+    """Say from which step on the second run trained on other samples than the first; empty if it did not."""
+    ours, theirs = one.ranks[min(one.ranks)], two.ranks[min(two.ranks)]
+    for step in sorted(set(one.complete_steps) & set(two.complete_steps)):
+        if multiset(ours[step]) != multiset(theirs[step]):
+            return (
+                f"not repeatable: from step {step} on the second run has other samples; seed what shuffles, draws "
+                "and augments: torch, numpy and Python's own random, in loader workers, too"
+            )
+    return ""
 
 
 def _not_repeatable(one: Run, two: Run) -> str:

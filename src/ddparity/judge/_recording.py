@@ -14,21 +14,44 @@ _MAX_NAME = 56
 
 @dataclass(frozen=True)
 class Options:
-    """The options of ``ddparity record`` that change what a training computes."""
+    """The options of ``ddparity record`` that change what a training computes, or how much of it is recorded."""
 
     dtype: str | None = None
     neutral_dropout: bool = False
+    bank: bool = False
+    pinned: bool = False
+    steps: str = "3"
+    level: str = "activations"
+    batch_dim: int = 0
+    stop_after_steps: int | None = None
 
     @classmethod
-    def of(cls, facts: TrialFacts) -> "Options":
-        """Return the options that a trial was recorded with."""
-        return cls(facts.dtype, facts.neutral_dropout)
+    def of(cls, facts: TrialFacts, *, bank: bool = False) -> "Options":
+        """Return the options that a trial was recorded with; ``bank`` where another one is pinned to its batches."""
+        return cls(
+            dtype=facts.dtype,
+            neutral_dropout=facts.neutral_dropout,
+            bank=bank,
+            pinned=facts.pinned is not None,
+            steps=facts.steps,
+            level=facts.level,
+            batch_dim=facts.batch_dim,
+            stop_after_steps=facts.stop_after_steps,
+        )
 
     @property
     def words(self) -> list[str]:
-        """The options as they stand on the command line."""
-        dtype = [] if self.dtype is None else ["--dtype", self.dtype]
-        return dtype + ["--neutral-dropout"] * self.neutral_dropout
+        """The options as they stand on the command line, those that are not as they are by default."""
+        words = [_flag(name) for name in ("neutral_dropout", "bank", "pinned") if getattr(self, name)]
+        for name in ("dtype", "steps", "level", "batch_dim", "stop_after_steps"):
+            value = getattr(self, name)
+            if value != getattr(Options, name):
+                words += [_flag(name), str(value)]
+        return words
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def record_command(name: str, command: Sequence[str], options: Options, *, control: bool = False) -> str:
@@ -53,7 +76,9 @@ def _again(control: Run, candidate: Run, suffix: str, *, control_is_there: bool 
     ours, theirs = control.trial.facts, candidate.trial.facts
     mine = ours.name if control_is_there else f"{ours.name[:_MAX_NAME]}-{suffix}"
     other = f"{theirs.name[:_MAX_NAME]}-{suffix}"
-    first = record_command(mine, ours.command, replace(Options.of(ours), **changes), control=True)
+    first = record_command(
+        mine, ours.command, replace(Options.of(ours, bank=theirs.pinned is not None), **changes), control=True
+    )
     second = record_command(other, theirs.command, replace(Options.of(theirs), **changes))
     commands = [second] if control_is_there else [first, second]
     return " && ".join([*commands, f"ddparity compare {mine} {other}"])

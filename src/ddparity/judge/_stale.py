@@ -56,7 +56,8 @@ def _message(control: Trial, candidate: Trial, listed: str) -> str:
     ours, theirs = control.facts, candidate.facts
     if ours.started <= theirs.started:
         what = f"The control {ours.name!r} is stale: the candidate {theirs.name!r} ran newer code"
-        again = record_command(ours.name, ours.command, Options.of(ours), control=True)
+        bank = theirs.pinned is not None
+        again = record_command(ours.name, ours.command, Options.of(ours, bank=bank), control=True)
     else:
         what = f"The candidate {theirs.name!r} is older than the control {ours.name!r} and ran other code"
         again = record_command(theirs.name, theirs.command, Options.of(theirs))
