@@ -7,8 +7,10 @@ import textwrap
 import pytest
 
 import synthetic
-from ddparity.judge import prove_control
+from ddparity.capture._ring import Ring
+from ddparity.judge import Status, communication, prove_control
 from ddparity.judge._recording import Options, record_command
+from ddparity.judge._run import load_run
 from ddparity.trace import TrialFacts
 from ddparity.trials import RecordSpec, Store, record
 from synthetic import Training, write_trial
@@ -42,6 +44,17 @@ def test_a_control_whose_gradients_are_all_zero(tmp_path):
     facts = record(RecordSpec(command=command, store=store, name="t", quiet=True))
     proof = prove_control(store.path(facts.id), store.path(facts.id))
     assert proof.reason.startswith("no parameter moves: every gradient is zero")
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_processes_that_train_side_by_side_without_a_group(tmp_path, world_size):
+    folder = write_trial(Training(world_size=world_size), tmp_path / "t")
+    for rank in range(world_size):
+        Ring(folder, rank=rank, world_size=world_size)
+    verdict, found = communication.judge(None, load_run(folder))
+    assert found == []
+    assert verdict.status is (Status.NOT_TESTED if world_size == 1 else Status.INCONCLUSIVE)
+    assert verdict.reason.startswith("no process group was made" if world_size == 1 else "2 processes trained and made")
 
 
 def test_a_trial_is_recorded_again_with_its_own_options():

@@ -35,7 +35,7 @@ def judge(control: Run | None, candidate: Run) -> tuple[LayerVerdict, list[Findi
     except TraceError as error:
         return LayerVerdict(status=Status.INCONCLUSIVE, reason=str(error)), []
     if not any(member.init() for member in run.members.values()):
-        return LayerVerdict(status=Status.NOT_TESTED, reason="no process group was made"), []
+        return _without_groups(run, candidate), []
     checked, found = examine(run, status=candidate.trial.facts.status)
     found = [each for each in found if alone is None or not _as_alone(run, alone, each)]
     found = _with_records(run, candidate, found)
@@ -51,6 +51,18 @@ def judge(control: Run | None, candidate: Run) -> tuple[LayerVerdict, list[Findi
     if reason:
         return LayerVerdict(status=Status.INCONCLUSIVE, checked=checked, reason=reason), []
     return LayerVerdict(status=Status.PASS, checked=checked, reason=_passed(run, checked)), []
+
+
+def _without_groups(run: CommRun, candidate: Run) -> LayerVerdict:
+    """Say that nothing was asked of others: of one process, or of several that were launched together and trained."""
+    trained = [rank for rank in run.members if any(s.complete for s in candidate.ranks.get(rank, {}).values())]
+    if len(trained) < 2:
+        return LayerVerdict(status=Status.NOT_TESTED, reason="no process group was made")
+    reason = (
+        f"{len(trained)} processes trained and made no process group: each trains by itself, unless something else "
+        "than torch.distributed joins them; tell the script or its framework how many processes there are"
+    )
+    return LayerVerdict(status=Status.INCONCLUSIVE, reason=reason)
 
 
 def _as_alone(run: CommRun, alone: CommRun, found: Finding) -> bool:
