@@ -303,3 +303,9 @@ def test_a_trace_that_cannot_be_written(snippets: Snippets) -> None:
     assert snippets.code("cannot_write") == 0
     assert "TRAINED False" in snippets.log("cannot_write")
     assert not Path("/proc/nowhere").exists()
+
+
+def test_views_of_images_are_no_rows_of_their_channels(snippets: Snippets) -> None:
+    recorded = snippets("three_views_of_images")
+    rows = {d.site.name: d.rows for d in recorded.digests("activation", 0)}
+    assert (rows["views"], rows["pixels"]) == (0, 25)

@@ -323,3 +323,17 @@ def inner_wrapper_names():
     model = nn.ModuleDict({"a": DataParallel(_Net()), "b": torch.compile(_Net(), backend="eager")})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     _fit(model, call=lambda: (model["a"](torch.ones(4, 6)) + model["b"](torch.ones(4, 6))).sum(), optimizer=optimizer)
+
+
+class _Views(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.views, self.pixels = nn.Linear(75, 6), nn.Linear(3, 2)
+
+    def forward(self, x):
+        views = torch.cat([x, x.flip(2), x.flip(3)])
+        return self.views(views.flatten(1)).mean() + self.pixels(x.movedim(1, 3).flatten(0, 2)).mean()
+
+
+def three_views_of_images():
+    _fit(_Views(), torch.randn(4, 3, 5, 5), steps=1)

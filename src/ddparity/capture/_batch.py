@@ -111,6 +111,8 @@ def _partial_products(shapes: list[tuple[int, ...]]) -> frozenset[int]:
             for size in shape[first:]:
                 product *= size
                 products.add(product)
+        if len(shape) == 4 and shape[1] not in shape[2:]:
+            products.discard(shape[1])  # three times as many rows as RGB images are three views, one after the other
     return frozenset(products - {0, 1})
 
 
