@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from capture_harness import Recorded, Snippets, counted
+from ddparity.trace._streams import FLAG_RANDOM
 
 NET = ["body.0.weight", "body.0.bias", "head.weight", "head.bias"]
 CALLS = ["body.0", "body.1", "head"]
@@ -309,3 +310,8 @@ def test_views_of_images_are_no_rows_of_their_channels(snippets: Snippets) -> No
     recorded = snippets("three_views_of_images")
     rows = {d.site.name: d.rows for d in recorded.digests("activation", 0)}
     assert (rows["views"], rows["pixels"]) == (0, 25)
+
+
+def test_what_is_drawn_between_modules_belongs_to_the_next(snippets: Snippets) -> None:
+    drawn = {d.site.name: bool(d.flags & FLAG_RANDOM) for d in snippets("masked_by_hand").digests("activation", 0)}
+    assert drawn == {"body": False, "middle.0": True, "middle.1": False, "head": False}

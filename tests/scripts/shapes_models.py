@@ -337,3 +337,18 @@ class _Views(nn.Module):
 
 def three_views_of_images():
     _fit(_Views(), torch.randn(4, 3, 5, 5), steps=1)
+
+
+class _Masked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.middle = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+
+    def forward(self, x):
+        x = self.body(x)
+        return self.head(self.middle(x * (torch.rand(x.shape) > 0.5)))
+
+
+def masked_by_hand():
+    _fit(_Masked(), torch.randn(4, 6), steps=1)

@@ -24,7 +24,11 @@ COMPILED = "compiled: activations inside the region, and their gradients"
 
 
 class Call(NamedTuple):
-    """A call that has not returned yet."""
+    """A call that has not returned yet.
+
+    ``generators`` are their states since when what is drawn counts as the call's: since the call before it ended, in
+    the same forward, so that a mask which a model draws between its modules belongs to the module it is put on.
+    """
 
     module: nn.Module
     generators: Any
@@ -45,6 +49,7 @@ class ForwardWatch:
         self._active = False
         self._trained = self._training = False
         self._critics: IdentityMap[bool] = IdentityMap()
+        self._left: Any = None
         self.called = False
 
     def install(self) -> None:
@@ -139,7 +144,8 @@ class ForwardWatch:
     @guarded
     def _enter_inner(self, module: nn.Module) -> None:
         if hidden() is None:
-            self._stack.append(Call(module, generator_states() if self._active else None))
+            now = generator_states() if self._active else None
+            self._stack.append(Call(module, now if now is None or self._left is None else self._left))
 
     @guarded
     def _enter_root(self, module: nn.Module, args: Any, kwargs: Any = None) -> None:
@@ -153,7 +159,8 @@ class ForwardWatch:
         caller = called_from()
         if caller != LOADER:
             self._begin(module, args, keywords() if kwargs is None else kwargs, inside_checkpoint=caller == CHECKPOINT)
-            self._stack.append(Call(module, generator_states() if self._active else None))
+            self._left = generator_states() if self._active else None
+            self._stack.append(Call(module, self._left))
 
     @guarded
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
@@ -167,6 +174,7 @@ class ForwardWatch:
         if self._active:
             self.outputs.returned(module, args, output, call.generators)
             self.models.watch_gathered(module)
+            self._left = generator_states()
         batch = self.outputs.batch
         if not self._stack and batch is not None:
             for _, made in named_tensors(output):

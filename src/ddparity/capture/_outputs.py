@@ -54,7 +54,7 @@ class OutputWatch:
             module = unwrap(module)  # its own hooks did nothing inside the compiled region
         name = session.registry.late_name(module)
         flags = FLAG_GRAD | (FLAG_TRAINING if module.training else 0)
-        if generators is not None and not _same(generators, generator_states()):
+        if generators is not None and not same_states(generators, generator_states()):
             flags |= FLAG_RANDOM
         found = list(self._parts(name, module, output))
         if not found:
@@ -184,7 +184,8 @@ def generator_states() -> tuple[torch.Tensor, int]:
     return torch.get_rng_state(), place
 
 
-def _same(before: tuple[torch.Tensor, int], now: tuple[torch.Tensor, int]) -> bool:
+def same_states(before: tuple[torch.Tensor, int], now: tuple[torch.Tensor, int]) -> bool:
+    """Whether nothing was drawn between two states."""
     return before[1] == now[1] and torch.equal(before[0], now[0])
 
 

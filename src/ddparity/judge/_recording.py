@@ -69,6 +69,8 @@ def in_float64(control: Run, candidate: Run) -> str:
 
 def without_dropout(control: Run, candidate: Run) -> str:
     """Return the commands that record both sides with random modules switched off, and compare them."""
+    if control.trial.facts.neutral_dropout and candidate.trial.facts.neutral_dropout:
+        return "they are drawn by hand; draw them where batches are made, and hand both through ddparity.feed"
     return _again(control, candidate, "neutral", neutral_dropout=True)
 
 
