@@ -63,7 +63,9 @@ class Training:
     noise: float = 0.0
     dtype: str = "float32"
     buffer: bool = False
-    after: str = ""  # clip: weights are clipped after every step; average: averaged then, in place of the gradients
+    overflows: tuple[int, ...] = ()  # steps that a gradient scaler skips
+    after: str = ""  # clip: weights are clipped after every step; average: averaged then, in place of the gradients;
+    # share: each rank updates its share of the parameters, and hands it to the others
     faults: tuple[Fault, ...] = ()
     missing: tuple[int, ...] = ()
     killed: tuple[int, int] | None = None  # rank, step
@@ -81,6 +83,10 @@ class Training:
     def backward_order(self) -> list[str]:
         return [f"{2 * i}.{kind}" for i in reversed(range(self.layers)) for kind in ("bias", "weight")]
 
+    def owner(self, name: str) -> int:
+        """Return the rank that updates a parameter where each updates its share."""
+        return self.parameters.index(name) % self.world_size
+
     def fault(self, kind: str, step: int, rank: int | None = None, name: str | None = None) -> Fault | None:
         for fault in self.faults:
             here = rank is None or fault.ranks is None or rank in fault.ranks
@@ -97,7 +103,7 @@ class Training:
 def as_control(training: Training) -> Training:
     """Return the single-device training that a candidate is held against."""
     alone = {"world_size": 1, "micro": 1, "copies": 1, "order": "blocks", "reduction": "mean", "noise": 0.0}
-    alone["after"] = "" if training.after == "average" else training.after
+    alone["after"] = training.after if training.after == "clip" else ""
     return replace(training, faults=(), missing=(), killed=None, dtype="float32", **alone)
 
 
@@ -294,7 +300,14 @@ class Rank:
     def update(self, step):
         t = self.training
         held = [name for name in t.parameters if not t.fault("not_held", step, name=name)]
+        held = [name for name in held if t.after != "share" or t.owner(name) == self.rank]
         given = {name: self.synced[name] for name in held if name in self.synced}
+        if step in t.overflows and not t.fault("not_skipped", step, self.rank):
+            for name, value in given.items():
+                self.digest(np.full_like(value, np.inf), Site.SYNCED_GRADIENT, name, step)
+            self.event(Event.OPTIMIZER, step, name="skipped", groups=[], params=[])
+            self._end(step)
+            return
         for name, value in given.items():
             self.digest(self.local[name] if t.fault("clip_first", step) else value, Site.SYNCED_GRADIENT, name, step)
         if t.fault("clip_first", step):
@@ -306,7 +319,11 @@ class Rank:
         lr = t.lr * (fault.value if (fault := t.fault("lr", step, self.rank)) else 1.0)
         decay = fault.value if (fault := t.fault("weight_decay", step, self.rank)) else t.weight_decay
         group = {"lr": lr, "momentum": 0.9 if t.optimizer == "momentum" else 0.0, "weight_decay": decay}
-        self.event(Event.OPTIMIZER, step, name=OPTIMIZERS[t.optimizer], groups=[group], params=[held])
+        lost = t.fault("count", step, self.rank)
+        if lost and lost.step == step:
+            self.count = 0
+        counted = {} if t.optimizer != "adam" or not self.state else {self.count: held[0]}
+        self.event(Event.OPTIMIZER, step, name=OPTIMIZERS[t.optimizer], groups=[group], params=[held], counted=counted)
         if (fault := t.fault("state", step, self.rank)) and fault.step == step:
             self.state = {n: {k: _f32(v * 0.5) for k, v in s.items()} for n, s in self.state.items()}
         self.count += 1
@@ -419,6 +436,7 @@ def _change_after(training, ranks, step):
             value = (
                 mean if training.after == "average" and not training.fault("not_averaged", step, name=name) else None
             )
+            value = ranks[training.owner(name)].parameters[name] if training.after == "share" else value
             value = np.clip(rank.parameters[name], -0.3, 0.3) if training.after == "clip" else value
             if fault := training.fault("left", step, number, name):
                 value = _f32((rank.parameters[name] if value is None else value) * fault.value)

@@ -190,6 +190,7 @@ KINDS = {
     "state": Kind(
         "optimizer", ("opt.ranks_differ",), "0.weight", True, needs=(("optimizer", "momentum"),), one_rank=True
     ),
+    "count": Kind("optimizer", ("opt.step_count",), "0.weight", needs=(("optimizer", "adam"),)),
     "not_held": Kind("optimizer", ("opt.not_held",), some_names=True, min_ranks=1),
     "buffer": Kind("buffer", ("buffer.ranks_differ",), "0.running", True, needs=(("buffer", True),)),
     "nan": Kind("forward", ("nonfinite",), "layer"),
@@ -209,7 +210,7 @@ def plant(data, kind: str) -> tuple[Training, Fault]:
     names = training.parameters
     if how.some_names:
         names = data.draw(st.lists(st.sampled_from(names), min_size=1, max_size=len(names), unique=True))
-    first = 1 if kind == "state" else 0
+    first = 1 if kind in ("state", "count") else 0
     step = 0 if kind.startswith("init") else data.draw(st.integers(first, training.steps - 1))
     fault = Fault(
         kind=kind.partition(" ")[0],
@@ -233,6 +234,29 @@ def expected_name(kind: str, training: Training, fault: Fault) -> str:
     if rule == "below":
         return f"{2 * (fault.layer - 1)}.bias"
     return str(2 * fault.layer) if rule == "layer" else rule
+
+
+@pytest.mark.parametrize("skips", [(), (0,), (0, 1)])
+def test_updates_that_a_gradient_scaler_skips_are_no_fault(tmp_path, skips):
+    training = Training(world_size=2, steps=4, overflows=skips, noise=1.0)
+    control = write_trial(as_control(training), tmp_path / "control")
+    verdict = compare_trials(control, write_trial(training, tmp_path / "candidate"))
+    assert verdict.layers["numerics"].status is Status.PASS, told(verdict)
+    other = replace(training, faults=(Fault(kind="summed", step=3),))
+    verdict = compare_trials(control, write_trial(other, tmp_path / "summed"))
+    first = verdict.first("numerics")
+    assert first is not None
+    assert (first.step, first.cause.code) == (3, "grad.summed"), "infinities hide nothing that comes later"
+
+
+@pytest.mark.parametrize("ranks", [(1,), None])
+def test_an_update_that_some_ranks_skip_is_named(tmp_path, ranks):
+    training = Training(world_size=2, overflows=(1,), faults=(Fault(kind="not_skipped", step=1, ranks=ranks),))
+    control = write_trial(as_control(training), tmp_path / "control")
+    first = compare_trials(control, write_trial(training, tmp_path / "candidate")).first("numerics")
+    assert first is not None
+    assert (first.step, first.phase, first.cause.code) == (1, "optimizer", "scaler.skipped")
+    assert (first.ranks, first.ranks_differ) == (([1], True) if ranks else ([0, 1], False))
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,11 +1,13 @@
 """The merge plan: who holds which samples, and with which weight the ranks' local gradients add up."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from ddparity.digest import digest_of
+from ddparity.judge._loss import loss_scale
 from ddparity.judge._plan import joined, plan_reduction, plan_samples
 from ddparity.judge._run import RankStep
 from ddparity.trace import DigestRow, Event, EventRow, SampleRow, Site, SiteRow
@@ -213,3 +215,35 @@ def test_backward_passes_that_are_none_of_the_loss_do_not_count():
         for name in ("a", "b", "c"):
             step.digests[Site.LOCAL_GRADIENT][name, ""].append(row(Site.LOCAL_GRADIENT, name, np.ones((5, 7)), 9))
     assert plan_reduction(steps, "", FLOOR).observed == "mean"
+
+
+# -- losses ----------------------------------------------------------------------------------------------------------
+
+
+def loss_context(control, by_rank, made_of=0.0):
+    """Return a step with these losses, whose model's output times its gradient is of size ``made_of``."""
+
+    def passes(values):
+        return SimpleNamespace(passes=[SimpleNamespace(value=value, seq=0) for value in values], batches=values)
+
+    row = SimpleNamespace(digest=SimpleNamespace(norm=made_of))
+    one = SimpleNamespace(digest=SimpleNamespace(norm=1.0))
+    alone = passes(control)
+    alone.digests = {Site.ACTIVATION: {("out", ""): [one]}, Site.ACTIVATION_GRADIENT: {("out", ""): [row]}}
+    ranks = {rank: passes(values) for rank, values in enumerate(by_rank)}
+    samples = SimpleNamespace(foreign=[])
+    return SimpleNamespace(control=alone, candidate=ranks, samples=samples, share=1 / len(by_rank), multiplicity=1)
+
+
+@pytest.mark.parametrize(
+    ("control", "by_rank", "made_of", "scale"),
+    [
+        ([2.0], [[1.5], [2.5]], 0.5, 2.0),  # an ordinary loss is its own scale
+        ([1e-8], [[0.7], [-0.7]], 0.1, 0.7),  # ranks that cancel
+        ([1.0, -1.0], [[0.0], [0.0]], 0.0, 2.0),  # micro-batches that cancel
+        ([1e-8], [[1e-8], [1e-8]], 0.3, 0.3),  # samples that cancel
+        ([0.0], [[0.0], [0.0]], 0.0, 1e-6),
+    ],
+)
+def test_rounding_in_a_loss_is_relative_to_what_it_is_made_of(control, by_rank, made_of, scale):
+    assert loss_scale(loss_context(control, by_rank, made_of)) == pytest.approx(scale)

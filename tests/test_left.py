@@ -48,6 +48,18 @@ def test_parameters_averaged_in_place_of_gradients_are_healthy_where_that_is_the
     assert (verdict.merge_plan["reduction"], verdict.merge_plan["proved"]) == ("after the step", True)
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_ranks_that_update_a_share_each_and_hand_it_on_are_healthy(judged, optimizer):
+    verdict = judged(Training(world_size=3, optimizer=optimizer, after="share", noise=NOISE))
+    assert verdict.layers["numerics"].status is Status.PASS, verdict.first("numerics")
+
+
+def test_a_parameter_that_no_rank_updates_is_named_where_they_share_the_update(judged):
+    faults = (Fault(kind="not_held", names=("2.weight",)),)
+    first = first_of(judged(Training(world_size=2, after="share", faults=faults)))
+    assert (first.step, first.name) == (0, "2.weight")
+
+
 def test_they_are_not_where_the_optimizer_is_not_linear(judged):
     first = first_of(judged(Training(world_size=2, optimizer="adam", after="average")))
     assert (first.step, first.phase, first.cause.code) == (0, "backward", "grad.none_synced")

@@ -13,7 +13,7 @@ from ddparity.digest import RowKeys, row_hashes
 
 from ._guard import is_plain
 from ._offspring import Offspring
-from ._padding import padding_mask, without_padding
+from ._padding import Padding
 from ._placement import own_rows
 from ._promote import original
 
@@ -123,6 +123,7 @@ class Batches:
         self._batch_dim = batch_dim
         self._pieces = pieces
         self._offspring = Offspring()
+        self._padding = Padding()
         self.current: Batch | None = None
         self._by_ids: dict[tuple[int, bool], Batch] = {}
         self._numbers = {True: 0, False: 0}
@@ -144,7 +145,7 @@ class Batches:
         """Take a batch that the script says it has got; which step trains on it, and whether one does, is not known."""
         tensors = self._tensors(batch, {})
         if tensors:
-            ids, mine = self._ids_of(tensors, padding_mask(list(named_tensors(batch))))
+            ids, mine = self._ids_of(tensors, list(named_tensors(batch)), None)
             found = Batch(len(self._fed), RowKeys.of(ids), mine, training=True)
             if self.current is None or self.current in self._fed:
                 self.current = found
@@ -166,8 +167,10 @@ class Batches:
         """Return the batch of this step that a module made ``tensor`` from, if it is known."""
         return _entry(self._made, tensor)
 
-    def enter(self, args: Any, kwargs: Any, *, training: bool = True) -> tuple[Batch | None, bool]:
-        """Find the batch that enters a root module; also say whether it is new in this step.
+    def enter(
+        self, args: Any, kwargs: Any, *, training: bool = True, module: torch.nn.Module | None = None
+    ) -> tuple[Batch | None, bool]:
+        """Find the batch that enters a root ``module``; also say whether it is new in this step.
 
         Batches of training calls and of others are numbered apart, so that a rank which evaluates in addition
         still numbers its training batches as the others do.
@@ -189,8 +192,8 @@ class Batches:
         origin = self._origin(fresh)
         if origin is not None:
             return self._enter_keys(origin.keys, fresh, training=training)
-        mask = padding_mask(list(named_tensors((args, kwargs))))
-        return self._identify(fresh, mask, training=training)
+        named = list(named_tensors((args, kwargs)))
+        return self._identify(fresh, named, module, training=training)
 
     def _origin(self, tensors: list[torch.Tensor]) -> Batch | None:
         """Return the batch whose rows stand behind those of a leaf made for its gradient, where models hand rows on.
@@ -213,9 +216,14 @@ class Batches:
         return [t for t in found if t.dim() > self._batch_dim and t.numel()]
 
     def _identify(
-        self, tensors: list[torch.Tensor], mask: torch.Tensor | None, *, training: bool
+        self,
+        tensors: list[torch.Tensor],
+        named: list[tuple[str, torch.Tensor]],
+        module: torch.nn.Module | None,
+        *,
+        training: bool,
     ) -> tuple[Batch, bool]:
-        ids, mine = self._ids_of(tensors, mask)
+        ids, mine = self._ids_of(tensors, named, module)
         piece = self._pieces.find(mine, ids) if training else None
         keys = RowKeys.of(ids if piece is None else piece.ids)
         batch, new = self._enter_keys(keys, mine, training=training)
@@ -225,7 +233,9 @@ class Batches:
             self._pieces.keep(batch.number, keys, mine)
         return batch, new
 
-    def _ids_of(self, tensors: list[torch.Tensor], mask: torch.Tensor | None) -> tuple[np.ndarray, list[torch.Tensor]]:
+    def _ids_of(
+        self, tensors: list[torch.Tensor], named: list[tuple[str, torch.Tensor]], module: torch.nn.Module | None
+    ) -> tuple[np.ndarray, list[torch.Tensor]]:
         """Return the identities of the samples, and those of the tensors that have a row of each."""
         if self._batch_dim:
             tensors = [t.movedim(self._batch_dim, 0) for t in tensors]
@@ -233,9 +243,9 @@ class Batches:
         size = max(sizes, key=sizes.count)  # of several the most frequent, of equals the first
         mine = [t for t in tensors if t.shape[0] == size]
         ids = np.zeros(size, dtype=np.uint64)
-        for tensor in mine:
+        for tensor in self._padding.strip(module, named, mine):
             with np.errstate(over="ignore"):
-                ids = ids * np.uint64(0x9E3779B97F4A7C15) + self._hashes(_real(without_padding(tensor, mask)))
+                ids = ids * np.uint64(0x9E3779B97F4A7C15) + self._hashes(_real(tensor))
         return ids, mine
 
     def _hashes(self, tensor: torch.Tensor) -> np.ndarray:

@@ -221,11 +221,11 @@ class ForwardWatch:
         else:
             session.metrics.evaluated()
         self._training = training
-        batch, new = session.batches.enter(args, kwargs, training=training)
+        batch, new = session.batches.enter(args, kwargs, training=training, module=module)
         if training and self._begins_anew(module, args, kwargs, new=new) and session.optimizers.ends_round(module):
             self.models.called(module)
             self.models.settle()
-            batch, new = session.batches.enter(args, kwargs, training=training)
+            batch, new = session.batches.enter(args, kwargs, training=training, module=module)
         if batch is None and session.recording:
             session.not_recorded(session.registry.name(module) or "", "no tensor among its inputs to tell samples by")
         if training and batch is not None:

@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
@@ -14,7 +15,7 @@ from ddparity.trace import Event, Site
 from ddparity.trace._ring_format import Kind
 
 from ._closure import Closure, closure_of, replace_closure
-from ._guard import guarded, hidden, in_backward
+from ._guard import guarded, hidden, in_backward, is_plain
 from ._rounds import Rounds
 
 if TYPE_CHECKING:
@@ -107,6 +108,7 @@ class OptimizerWatch:
             name=type(optimizer).__name__,
             groups=[_hyper_parameters(group) for group in optimizer.param_groups],
             params=self._group_names(optimizer) if session.recording else [],
+            counted=self._counted(optimizer) if session.recording else {},
         )
         return True
 
@@ -226,6 +228,15 @@ class OptimizerWatch:
                     session.forward.models.first_sight(parameter)
             session.gradients.attach(parameters_of(optimizer))
 
+    def _counted(self, optimizer: Optimizer) -> dict[int, str]:
+        """Return how many steps the optimizer has counted so far, each number with the first parameter it is of."""
+        found: dict[int, str] = {}
+        for parameter in parameters_of(optimizer):
+            count = _count(optimizer.state.get(parameter, {}).get("step"))
+            if count is not None and count not in found:
+                found[count] = self.session.registry.name(parameter) or "?"
+        return found
+
     def _group_names(self, optimizer: Optimizer) -> list[list[str]]:
         name = self.session.registry.name
         return [[name(p) or "?" for p in group["params"]] for group in optimizer.param_groups]
@@ -249,12 +260,21 @@ def _num_running(optimizer: Optimizer) -> int:
     return found
 
 
+def _count(step: Any) -> int | None:
+    """Return an optimizer's count of steps; None where there is none, or reading it would wait for a device."""
+    if isinstance(step, torch.Tensor):
+        return int(step) if step.device.type == "cpu" and step.numel() == 1 and is_plain(step) else None
+    return int(step) if isinstance(step, (int, float)) else None
+
+
 def _hyper_parameters(group: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in group.items():
         if key == "params":
             continue
         if isinstance(value, torch.Tensor) and value.numel() == 1 and value.device.type != "meta":
+            value = value.item()
+        if isinstance(value, np.generic):
             value = value.item()
         if isinstance(value, (bool, int, float, str, type(None))):
             found[key] = value

@@ -184,6 +184,14 @@ AFTER_LOSS = (
         fix="Compare max_norm, norm_type and the loss scale of both runs, and look for changes between clip and step.",
     ),
     KnownCause(
+        code="scaler.skipped",
+        meaning="A gradient scaler skips the update on some ranks and not on others, or not as the control does: each "
+        "rank looks for infinities in its own gradients.",
+        evidence="The update of this step was skipped on one side and made on the other.",
+        alike=("scaler.scale: there all make the update, and the scale differs.",),
+        fix="Let the ranks agree: unscale after the reduction, or reduce found_inf over the ranks with MAX.",
+    ),
+    KnownCause(
         code="scaler.scale",
         meaning="The loss scale is not the control's.",
         evidence="The scale that gradients were divided by differs.",
@@ -254,6 +262,14 @@ AFTER_LOSS = (
         evidence="The optimizer left the control's parameter; as the next step begins it is, on all ranks, another.",
         alike=("opt.update: there the optimizer's step itself leaves another value.",),
         fix="Look for what writes parameters outside of optimizer.step(), and do it alike at every world size.",
+    ),
+    KnownCause(
+        code="opt.step_count",
+        meaning="The optimizer has counted another number of steps than the control's: its state was not restored, or "
+        "not whole, so that its moments are corrected as if it had just begun.",
+        evidence="The count of steps in the optimizer's state, read before the update, is none of the control's.",
+        alike=("opt.state: there the count agrees, and the moments do not.",),
+        fix="Load optimizer.state_dict() as it was saved, its `step` entries included, on every rank.",
     ),
     KnownCause(
         code="opt.state",

@@ -107,13 +107,15 @@ UNTIL_LOSS = (
     KnownCause(
         code="loss.weighting",
         meaning="Forward agrees but the merged loss does not: ranks or micro-batches are averaged alike although they "
-        "hold different numbers of tokens or samples, or the divisor is not the global one.",
+        "hold different numbers of tokens or samples, the divisor is not the global one, or the targets are not those "
+        "of these samples.",
         evidence="All activations agree, and the losses, merged by the plan, are not the control's loss.",
         alike=(
             "grad.scaled: there loss and every gradient are off by one and the same factor.",
             "grad.path: there the loss agrees and the gradients do not.",
         ),
-        fix="Divide the summed loss by the global number of tokens, times the world size under DDP.",
+        fix="Divide the summed loss by the global number of tokens, times the world size under DDP; check that targets "
+        "were shifted before they were cut, and stand in the order of the micro-batches.",
     ),
     KnownCause(
         code="nonfinite",

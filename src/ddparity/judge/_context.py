@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from ddparity.trace import DigestRow, Event, Site
@@ -141,13 +142,33 @@ class StepContext:
         """Return the last digest of a parameter-like thing on every rank that is responsible for it.
 
         Those are all ranks that came so far in this step: one that was killed in the middle of it lacks nothing. Of
-        pipeline stages only those that have a gradient of it, since the others keep a copy that nothing updates.
+        pipeline stages only those that have a gradient of it, since the others keep a copy that nothing updates; and
+        where ranks divide parameters among them, as experts or as their share of the update, only its owners.
         """
         there = {rank: step for rank, step in self.candidate.items() if step.reached(site)}
         held = {rank: next(iter(step.rows(site, name, part)[-1:]), None) for rank, step in there.items()}
+        held = {rank: row for rank, row in held.items() if row is not None or not self._left_to_others(rank, name)}
         if not self.samples.foreign or site in (Site.BUFFER, Site.BUFFER_AT_START):
             return held
         return {rank: row for rank, row in held.items() if self.candidate[rank].rows(Site.SYNCED_GRADIENT, name)}
+
+    def _left_to_others(self, rank: int, name: str) -> bool:
+        """Whether a rank's optimizers leave a parameter to other ranks, and these leave others to it in turn.
+
+        Where it lacks a parameter and has none to itself nothing is divided: there it was left out.
+        """
+        mine = self._updated.get(rank, frozenset())
+        owners = [names for names in self._updated.values() if name in names]
+        return name not in mine and bool(owners) and all(mine - names for names in owners)
+
+    @cached_property
+    def _updated(self) -> dict[int, frozenset[str]]:
+        """Rank -> the parameters that its optimizers update in this step, or would have if it had not been skipped."""
+        found: dict[int, frozenset[str]] = {}
+        for rank, step in self.candidate.items():
+            named = {str(n) for event in step.updates for group in event.data.get("params", []) for n in group}
+            found[rank] = frozenset(named or {name for name, _ in step.digests.get(Site.SYNCED_GRADIENT, {})})
+        return found
 
     def backward_order(self) -> list[str]:
         """Return the names of parameters in the order in which the control's backward reached them."""

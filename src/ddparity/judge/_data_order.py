@@ -17,6 +17,8 @@ def audit_order(passes: list[Pass]) -> list[Audit]:
     for first, second in pairwise(sorted(passes, key=lambda each: each.ordinal)):
         if not _shuffles(second) or first.ranks.keys() != second.ranks.keys():
             continue
+        if all(_goes_on(first.ranks[rank], each) for rank, each in second.ranks.items()):
+            continue
         same = [rank for rank, each in second.ranks.items() if _same_order(first.ranks[rank], each)]
         if len(same) == len(second.ranks):
             return [_replayed(first, second)]
@@ -41,6 +43,13 @@ def _replayed(first: Pass, second: Pass) -> Audit:
 def _same_order(first: RankPass, second: RankPass) -> bool:
     num = min(len(first.ids), len(second.ids))
     return num > 2 and np.array_equal(first.ids[:num], second.ids[:num])
+
+
+def _goes_on(first: RankPass, second: RankPass) -> bool:
+    """Whether a pass begins where an earlier one was left: what that one trained on is passed over, as on resuming."""
+    trained = first.before(int(second.steps[0])) if len(second.steps) else first.ids
+    skipped = int(second.sizes[: second.num_skipped].sum())
+    return not first.exhausted and 0 < len(trained) <= skipped and np.array_equal(trained, second.ids[: len(trained)])
 
 
 def _shuffles(one: Pass) -> bool:

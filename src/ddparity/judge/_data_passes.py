@@ -22,6 +22,7 @@ class RankPass:
         ids: Samples in the order in which they came, (n,) uint64.
         content: Contents of the first samples of the first batches, 0 where not taken, (batches,).
         wait_ns, time_ns, labels: Of each batch, (batches,).
+        steps: Training steps before each batch came, (batches,).
     """
 
     rank: int
@@ -36,6 +37,7 @@ class RankPass:
     wait_ns: np.ndarray
     time_ns: np.ndarray
     labels: np.ndarray
+    steps: np.ndarray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     @property
     def sampler(self) -> dict[str, Any]:
@@ -47,6 +49,16 @@ class RankPass:
     def num_batches(self) -> int:
         """Batches that came."""
         return len(self.sizes)
+
+    @property
+    def num_skipped(self) -> int:
+        """How many batches were passed over at the start: more came before the first step than a step takes."""
+        _, counts = np.unique(self.steps, return_counts=True)
+        return int(counts[0] - np.median(counts[1:])) if len(counts) > 1 and counts[0] > counts[1:].max() else 0
+
+    def before(self, step: int) -> np.ndarray:
+        """Return the samples of its batches that came before a training step, (n,) uint64."""
+        return self.ids[: int(self.sizes[self.steps < step].sum())]
 
     @property
     def firsts(self) -> dict[int, int]:
@@ -186,6 +198,7 @@ def _rank_passes(rank: RankTrace) -> list[tuple[RankPass, bool | None]]:
             wait_ns=loads.wait_ns[chosen],
             time_ns=loads.time_ns[chosen],
             labels=loads.labels[chosen],
+            steps=loads.step[chosen],
         )
         used = uses.get(key[0], set[bool]())
         found.append((one, True if True in used else False if used else None))

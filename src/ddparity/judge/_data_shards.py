@@ -11,6 +11,9 @@ from ._verdict import Phase
 _FEW = 2
 """Batches a rank that an epoch may lose to drop_last."""
 
+_REPLACED = 0.3
+"""Samples drawn with replacement come again on a rank as often as between two ranks; of that this share at least."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
@@ -143,6 +146,9 @@ def _overlapping(one: Pass, shares: Shares, where: str) -> Audit:
             error_up_to=round(repeated / shares.total, 6),
             examples=examples(shares.on_several),
         )
+    if one.by_index and shares.within * (len(one.parts) - 1) > _REPLACED * repeated:
+        text = f"{where}: {repeated} samples are on several ranks, and {shares.within} come again on one"
+        return passed("shards", f"{text}: they are drawn with replacement")
     if not one.same_dataset:
         text = f"{where}: {repeated} indices are on several ranks, with other contents"
         return unsettled("shards", f"{text}: cut by hand, or augmented at random")

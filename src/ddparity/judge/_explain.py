@@ -50,7 +50,8 @@ def explain(
         if row.sync_error is not None and _LOW_PRECISION[0] < row.sync_error < _LOW_PRECISION[1]:
             return _causes.cause("grad.low_precision", _causes.LIKELY), Phase.COLLECTIVE
         return _causes.cause("grad.wrong_reduction", _causes.LIKELY), Phase.COLLECTIVE
-    return _causes.cause("grad.path", _causes.LIKELY), Phase.BACKWARD
+    unsaid = f"The loss was not compared: {ctx.tally.unproved['loss']}." if "loss" in ctx.tally.unproved else ""
+    return _causes.cause("grad.path", _causes.LIKELY, detail=unsaid), Phase.BACKWARD
 
 
 def _not_held(ctx: StepContext, rank: int, name: str) -> bool:

@@ -1,4 +1,4 @@
-"""Initial parameters, activations in the order of execution, and the loss."""
+"""Initial parameters, and activations in the order of execution."""
 
 import math
 
@@ -7,7 +7,6 @@ from ddparity.trace import FLAG_GRAD, FLAG_RANDOM, DigestRow, Site
 
 from . import _causes
 from ._context import StepContext
-from ._floors import LOSS
 from ._logical import layout_of, merge_calls, merge_parameter, samples_of
 from ._plan import joined
 from ._run import Call, RankStep
@@ -299,62 +298,3 @@ def _spread(ctx: StepContext, mine: dict[int, list[DigestRow]], norm: float) -> 
         for rank in with_rows[1:]:
             worst = max(worst, distance(merge_calls(mine[rank]), merge_calls(mine[with_rows[0]])))
     return worst / norm if norm else 0.0
-
-
-def loss_values(ctx: StepContext, after: int | None = None) -> tuple[float, float] | None:
-    """Return the control's loss of the step and the candidate's, merged with the weight of the plan.
-
-    ``after`` takes the passes that come after so many of the step's updates, and no others.
-    """
-    control = _passes_after(ctx.control, after)
-    held = [value for step in ctx.candidate.values() for value in _passes_after(step, after)]
-    cut_short = any(len(step.passes) < len(step.batches) for step in ctx.candidate.values() if not step.complete)
-    if cut_short or not control or not held or any(value is None for value in (*control, *held)):
-        return None
-    total = math.fsum(v for v in held if v is not None)
-    return math.fsum(v for v in control if v is not None), total * ctx.share / ctx.multiplicity
-
-
-def _passes_after(step: RankStep, after: int | None) -> list[float | None]:
-    return [event.value for event in step.passes if after is None or step.num_updates_before(event.seq) == after]
-
-
-def loss(ctx: StepContext) -> list[Finding]:
-    """Compare the loss that backward was called on, summed over micro-batches and merged over ranks."""
-    findings: list[Finding] = []
-    for after in sorted({ctx.control.num_updates_before(event.seq) for event in ctx.control.passes}):
-        findings += _loss_after(ctx, after)
-    return findings
-
-
-def _loss_after(ctx: StepContext, after: int) -> list[Finding]:
-    values = loss_values(ctx, after)
-    if values is None:
-        ctx.tally.unproved.setdefault("loss", "backward was not called on a scalar on every rank")
-        return []
-    control, candidate = values
-    ctx.tally.checked += 1
-    floor = ctx.floors.at(ctx.step, of=(LOSS, LOSS))
-    error = abs(candidate - control) / max(abs(control), 1e-6)
-    ctx.measured(Phase.LOSS, "loss", error, floor.value)
-    if error <= floor.value or candidate == control or (math.isnan(control) and math.isnan(candidate)):
-        return []
-    because = (
-        _causes.cause("nonfinite") if not math.isfinite(candidate) else _causes.cause("loss.weighting", _causes.LIKELY)
-    )
-    return [
-        ctx.finding(
-            Phase.LOSS,
-            "loss",
-            "loss",
-            because,
-            floor=floor,
-            after=after,
-            relative_error=error,
-            control=control,
-            candidate=candidate,
-            by_rank={str(r): math.fsum(v or 0.0 for v in _passes_after(s, after)) for r, s in ctx.candidate.items()},
-            weight=ctx.share / ctx.multiplicity,
-            micro_batches=max(len(step.passes) for step in ctx.candidate.values()),
-        )
-    ]

@@ -9,8 +9,8 @@ from ddparity.trace import DigestRow, Site
 
 from ._context import StepContext
 from ._floors import EPS
-from ._forward import loss_values
 from ._logical import Logical, merge_parameter
+from ._loss import loss_scale, loss_values
 from ._plan import NICE, is_placed, local_gradient
 
 _NOISE = 64.0
@@ -113,7 +113,7 @@ def _weight(ctx: StepContext) -> float:
         return 1.0
     if ctx.reduction.observed == "sum" and not ctx.reduction.wrapper:
         values = loss_values(ctx)
-        if values is not None and abs(values[1] - values[0]) <= ctx.floors.at(ctx.step).value * abs(values[0]):
+        if values is not None and abs(values[1] - values[0]) <= ctx.floors.at(ctx.step).value * loss_scale(ctx):
             return 1.0
     return 1.0 / ctx.num_ranks
 

@@ -15,9 +15,10 @@ from ddparity.trace import Site
 
 from ._context import StepContext, Tally
 from ._floors import HIDES, LOSS, Measured
-from ._forward import calls_of, loss_values, merge_activation
+from ._forward import calls_of, merge_activation
 from ._gradients import measure
 from ._logical import merge_parameter
+from ._loss import loss_scale, loss_values
 from ._run import Run
 from ._steps import context_of, floors_of, steps_of
 
@@ -54,7 +55,7 @@ def _errors(ctx: StepContext) -> Iterator[tuple[str, str, float]]:
             yield Site.ACTIVATION, name, error
     values = loss_values(ctx)
     if values is not None:
-        yield LOSS, LOSS, abs(values[1] - values[0]) / max(abs(values[0]), 1e-6)
+        yield LOSS, LOSS, abs(values[1] - values[0]) / loss_scale(ctx)
     for name in ctx.backward_order():
         row = measure(ctx, name)
         if row is not None and not row.noise and not row.missing:

@@ -9,6 +9,7 @@ from ddparity.trace import ControlProof, DigestRow, Site
 from . import numerics
 from ._plan import multiset
 from ._run import Key, Run, load_run
+from ._update import SKIPPED
 from ._verdict import Status
 
 _UNMOVED = "no parameter moves: the optimizer does not hold the model's parameters"
@@ -62,6 +63,8 @@ def nonfinite(run: Run) -> str:
     """Say where a control holds NaN or infinity first: nothing can be held against that; empty if nowhere."""
     steps = run.ranks[min(run.ranks)] if run.ranks else {}
     for number in run.complete_steps:
+        if any(event.name == SKIPPED for event in steps[number].updates):  # a gradient scaler lowers its scale
+            continue
         for site in (Site.ACTIVATION, Site.SYNCED_GRADIENT, Site.PARAMETER_AFTER):
             for (name, _), rows in steps[number].digests.get(site, {}).items():
                 if any(not row.digest.finite for row in rows):

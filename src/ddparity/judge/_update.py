@@ -12,6 +12,8 @@ from ._logical import merge_parameter
 from ._parameters import amplified_share, is_scale_free
 from ._verdict import Finding, Phase
 
+SKIPPED = "skipped"
+"""Name of an update that a gradient scaler left out because of infinities."""
 _NOT_HYPER = {"foreach", "fused", "capturable", "differentiable", "initial_lr", "decoupled_weight_decay"}
 _NORMALISED = {"momentum_buffer", "acc_delta"}
 """State of optimizers that normalise gradients in which they keep normalised ones."""
@@ -116,7 +118,46 @@ def hyper_parameters(ctx: StepContext) -> list[Finding]:
             for theirs, ours in zip(_groups([control]), _groups([candidate]), strict=False):
                 ctx.tally.checked += 1
                 findings += _compare_group(ctx, rank, theirs, ours, {f.name for f in findings}, number)
-    return findings
+    return findings + _skipped(ctx) + _counted(ctx)
+
+
+def _skipped(ctx: StepContext) -> list[Finding]:
+    """Find updates that some ranks left out where the control made them, or the other way round."""
+    wanted = [event.name == SKIPPED for event in ctx.control.updates]
+    found = {rank: [event.name == SKIPPED for event in step.updates] for rank, step in sorted(ctx.candidate.items())}
+    bad = [rank for rank, made in found.items() if any(a != b for a, b in zip(wanted, made, strict=False))]
+    ctx.tally.checked += 1
+    if not bad:
+        return []
+    return [
+        ctx.finding(
+            Phase.OPTIMIZER,
+            "loss_scale",
+            "scaler",
+            _causes.cause("scaler.skipped"),
+            ranks=bad,
+            ranks_differ=len(bad) < len(found),
+            after=0,
+            skipped_in_control=any(wanted),
+            skipped_on=[rank for rank, made in found.items() if any(made)],
+        )
+    ]
+
+
+def _counted(ctx: StepContext) -> list[Finding]:
+    """Find optimizers that have counted other numbers of steps, by which Adam and its kin correct their moments."""
+    for rank, step in sorted(ctx.candidate.items()):
+        for number, (theirs, ours) in enumerate(zip(ctx.control.updates, step.updates, strict=False)):
+            wanted, found = theirs.data.get("counted", {}), ours.data.get("counted", {})
+            ctx.tally.checked += bool(wanted and found)
+            other = [count for count in found if count not in wanted]
+            if wanted and other:
+                values = {"control": [int(count) for count in wanted], "candidate": [int(count) for count in found]}
+                because = _causes.cause("opt.step_count")
+                site = f"{Site.OPTIMIZER_STATE}:step"
+                name = str(found[other[0]])
+                return [ctx.finding(Phase.OPTIMIZER, name, site, because, ranks=[rank], after=number, **values)]
+    return []
 
 
 def _groups(events: list[EventRow]) -> list[dict[str, Any]]:

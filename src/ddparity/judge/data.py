@@ -46,11 +46,21 @@ def judge(control: Run, candidate: Run, parted: int | None = None) -> tuple[Laye
     held = evaluations(control, candidate)
     num_evaluations, more = judge_evaluations(held)
     num_metrics, metrics = judge_metrics(control, candidate, held, more, parted)
-    audits = audit_trial(candidate.trial)
+    audits = [audit for audit in audit_trial(candidate.trial) if not _refuted(audit, steps)]
     alone = [audit.finding for audit in audits if audit.finding is not None and audit.finding.phase is not Phase.EVAL]
     findings = _in_order([*alone, *findings, *judge_split(candidate), *more, *metrics])
     counts = (num_evaluations, num_metrics)
     return _verdict(steps, counts, audits, findings), findings
+
+
+def _refuted(audit: Audit, steps: LayerVerdict) -> bool:
+    """Whether an audit takes for an overlap what the control trains on as well, as if drawn with replacement."""
+    return (
+        steps.status is Status.PASS
+        and audit.finding is not None
+        and audit.finding.cause.code == "data.sampler_differs"
+        and audit.finding.phase is Phase.DATA
+    )
 
 
 def _reduces(trial: Trial) -> bool:

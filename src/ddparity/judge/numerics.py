@@ -5,7 +5,7 @@ from typing import Any
 
 from ddparity.trace import Event, Site
 
-from . import _backward, _forward, _parameters, _update
+from . import _backward, _forward, _loss, _parameters, _update
 from ._context import StepContext, Tally
 from ._floors import Floors, Measured
 from ._plan import ReductionPlan, SamplePlan
@@ -82,8 +82,8 @@ def _judge_step(ctx: StepContext) -> list[Finding]:
     if ctx.comparable:
         found += _forward.activations(ctx)
     if ctx.comparable:
-        losses = _forward.loss(ctx) if ctx.control.passes else []
-    gradients = _backward.gradients(ctx)
+        losses = _loss.loss(ctx) if ctx.control.passes else []
+    gradients = list[Finding]() if _overflows(ctx) else _backward.gradients(ctx)
     if losses and gradients and _scale_only(losses[0], gradients[0]):
         gradients[0].evidence["loss_factor"] = losses[0].evidence["candidate"] / losses[0].evidence["control"]
         found += gradients + losses
@@ -97,6 +97,11 @@ def _judge_step(ctx: StepContext) -> list[Finding]:
     found += _update.optimizer_state(ctx)
     found += _update.buffers(ctx)
     return ctx.in_order(found)
+
+
+def _overflows(ctx: StepContext) -> bool:
+    """Whether the control's gradient scaler skipped an update: infinities tell nothing but that."""
+    return any(event.name == _update.SKIPPED for event in ctx.control.updates)
 
 
 def _scale_only(loss: Finding, gradient: Finding) -> bool:

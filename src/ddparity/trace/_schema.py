@@ -41,7 +41,7 @@ class Event(StrEnum):
     """The kinds of rows in the EVENTS stream."""
 
     BACKWARD = "backward"  # value: the loss; data: {"batch", "backward", "shape"}
-    OPTIMIZER = "optimizer"  # data: {"class", "groups": [{"lr": ..., ...}], "params": [...]}
+    OPTIMIZER = "optimizer"  # data: {"groups": [{"lr": ..., ...}], "params": [...], "counted": {steps so far: name}}
     CLIP = "clip"  # value: total norm; data: {"max_norm", "norm_type"}
     UNSCALE = "unscale"  # value: loss scale
     SCALE = "scale"  # value: loss scale after update
