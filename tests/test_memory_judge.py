@@ -1,5 +1,6 @@
 """The memory layer on numbers made up for it: what grows is called growth, from its step on, and nothing else is."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -64,6 +65,23 @@ def test_growth_is_found_from_its_first_step_on(rise, before, after, data):
         assert trend is not None
         assert trend.since == before
         assert trend.rise == pytest.approx(rise, rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("rises", "is_growth"),
+    [
+        ([81, 56, 8, 40, 76, 37, 78], False),  # measured in a healthy run: a C library that starts up
+        ([80, 78, 81, 79, 80, 82, 80], True),  # of one size a step
+        ([81, 56, 8, 40, 76, 37, 78] * 4, True),  # and if it goes on
+        ([810, 560, 80, 400, 760, 370, 780], True),
+    ],
+)
+def test_small_uneven_rises_of_a_few_steps_are_growth_only_where_something_holds_them(rises, is_growth):
+    ends = [100 * MIB + (sum(rises[:n]) << 10) for n in range(len(rises) + 1)]
+    mine = rank_of(ends)
+    assert bool(growth({0: mine})) is is_growth
+    row = EventRow(1, 0, 0, "holder", "kept", None, {"bytes": 60 << 10, "nodes": 4, "tensors": 1, "lines": []})
+    assert growth({0: replace(mine, holders=[row])}) != []
 
 
 def test_four_steps_are_too_few():

@@ -15,6 +15,11 @@ _SETTLED = 1
 """Increments up to this step are those of starting up: gradients, optimizer state, buckets."""
 _MIN_STEPS = 5
 _MIN_RISE = {"malloc": 48 << 10, "cuda": 48 << 10, "rss": 1 << 20}
+_LOUD = {"malloc": 256 << 10, "cuda": 256 << 10, "rss": 2 << 20}
+_LONG = 20
+_IRREGULAR = 0.75
+"""A rise below that, in fewer steps than that, which differs by more than this share of it from step to step and which
+no variable holds, is that of libraries that are starting up: what a training keeps is of one size a step."""
 _SHARE = 0.8
 """This share of the steps has to rise for memory to be called growing."""
 _MIN_CALLS = 4
@@ -29,6 +34,8 @@ class Trend:
     rise: int
     """Bytes a step, the median."""
     num_steps: int
+    spread: int = 0
+    """By how much the rises of single steps differ, in bytes."""
 
 
 def growth(ranks: dict[int, MemoryRank]) -> list[Finding]:
@@ -40,6 +47,8 @@ def growth(ranks: dict[int, MemoryRank]) -> list[Finding]:
     mine, trend = ranks[first], trends[first]
     holders = [event for rank in trends for event in ranks[rank].holders] or []
     holder = _best(mine.holders or holders, trend)
+    if holder is None and all(_is_starting_up(each, ranks[rank]) for rank, each in trends.items()):
+        return []
     code, category, detail = _told(holder)
     last = mine.steps[-1]
     left = mine.capacity - max(last.rss, last.end) if mine.capacity else 0
@@ -85,8 +94,21 @@ def trend_of(mine: MemoryRank) -> Trend | None:
             break
         if not small:
             since, num = step, num + 1
+    seen = [rise for step, rise in rises if step >= max(since, _SETTLED + 1)]
+    spread = max(seen) - min(seen)
     # What the first rise adds to has survived too, and the first step is where everything else begins as well.
-    return Trend(since=max(0, since - 1), rise=int(typical), num_steps=num)
+    return Trend(since=max(0, since - 1), rise=int(typical), num_steps=num, spread=spread)
+
+
+def _is_starting_up(trend: Trend, mine: MemoryRank) -> bool:
+    loud = _LOUD.get(mine.steps[-1].source, 2 << 20)
+    return trend.num_steps < _LONG and trend.rise < loud and trend.spread > _IRREGULAR * trend.rise
+
+
+def unsettled(ranks: dict[int, MemoryRank]) -> int:
+    """Return how much memory rises a step, in bytes, where that is taken for libraries that are starting up; else 0."""
+    trends = {rank: trend for rank, each in ranks.items() if (trend := trend_of(each)) is not None}
+    return max((trend.rise for trend in trends.values()), default=0)
 
 
 def _goes_on(rises: list[int], typical: float) -> bool:

@@ -7,7 +7,7 @@ as many samples, that is found too.
 from ddparity._errors import TraceError
 
 from ._comm_run import CommRun, load_comm
-from ._memory_growth import evaluation_growth, growth
+from ._memory_growth import evaluation_growth, growth, unsettled
 from ._memory_oom import out_of_memory
 from ._memory_ranks import beyond_control, evaluation_beyond_control, imbalance, retained
 from ._memory_run import MemoryRank, load_memory, size
@@ -88,8 +88,12 @@ def _in_order(findings: list[Finding]) -> list[Finding]:
 def _passed(ranks: dict[int, MemoryRank]) -> str:
     rank, worst = max(ranks.items(), key=lambda item: item[1].peak[0])
     peak, point, step = worst.peak
+    num, rise = min(len(each.steps) for each in ranks.values()), unsettled(ranks)
+    level = f"what a step leaves behind stays level over {num} steps"
+    if rise:
+        level = f"what a step leaves behind rises by {size(rise)}, unevenly, over {num} steps, and no variable holds it"
     parts = [
-        f"what a step leaves behind stays level over {min(len(each.steps) for each in ranks.values())} steps",
+        level,
         f"most held: {size(peak)} ({point.replace('_', ' ')} of step {step}, rank {rank})",
     ]
     if worst.capacity:
