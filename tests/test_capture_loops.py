@@ -40,8 +40,19 @@ def test_batches_that_enter_no_model_count_as_they_are_fed(snippets: Snippets) -
 
 
 def test_rates_that_numpy_computed_are_recorded(snippets: Snippets) -> None:
-    rates = [event.data["groups"][0]["lr"] for event in snippets("rates_by_numpy").events("optimizer")]
-    assert rates == pytest.approx([0.1, 0.2, 0.3])
+    updates = [event.data for event in snippets("rates_by_numpy").events("optimizer")]
+    assert [update["groups"][0]["lr"] for update in updates] == pytest.approx([0.1, 0.2, 0.3])
+    assert {update["groups"][0]["weight_decay"] for update in updates} == {0.5}
+    assert [list(update["counted"]) for update in updates] == [[], ["1"], ["2"]], "steps counted before each update"
+
+
+def test_what_changes_a_parameter_between_two_steps_is_recorded(snippets: Snippets) -> None:
+    recorded = snippets("changes_between_steps")
+    assert [(event.step, event.data["changed"]) for event in recorded.events("settled")] == [
+        (0, []),
+        (1, ["head.weight"]),
+    ]
+    assert [(row.step, row.site.name) for row in recorded.digests("parameter_left")] == [(1, "head.weight")]
 
 
 def test_five_steps_of_a_critic_are_five_steps(snippets: Snippets) -> None:

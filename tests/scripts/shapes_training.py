@@ -350,12 +350,28 @@ def feeds_ahead():
 
 def rates_by_numpy():
     model = _Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.0)
     for rate in np.linspace(0.1, 0.3, 3):
-        optimizer.param_groups[0]["lr"] = rate
+        optimizer.param_groups[0] |= {"lr": rate, "weight_decay": np.float32(0.5)}
         model(torch.randn(4, 6)).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
+
+
+def changes_between_steps():
+    model = _Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for step in range(3):
+        model(torch.randn(4, 6)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if step == 1:
+            model.head.weight.data.mul_(0.5)
+        with torch.no_grad():  # an evaluation with other weights, which are put back
+            held = model.head.bias.clone()
+            model.head.bias.zero_()
+            model(torch.randn(2, 6))
+            model.head.bias.copy_(held)
 
 
 def feeds_no_model():
