@@ -70,6 +70,7 @@ MORE = [
     ("overwritten", True, "collective.overwritten", [0, 1]),
     ("never_waited", True, "collective.never_waited", [0, 1]),
     ("transfer", True, "collective.size", [0, 1]),
+    ("tags", False, "collective.tag", [0, 1]),
 ]
 
 

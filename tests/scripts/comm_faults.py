@@ -179,6 +179,13 @@ def transfer(rank: int) -> None:
         dist.recv(torch.ones(8), 0)
 
 
+def tags(rank: int) -> None:
+    if rank == 0:
+        dist.send(torch.ones(4), 1, tag=1)
+    else:
+        dist.recv(torch.ones(4), 0, tag=2)
+
+
 def healthy(rank: int) -> None:
     for turn in range(5):
         for root_ in range(dist.get_world_size()):

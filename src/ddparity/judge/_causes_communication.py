@@ -129,6 +129,13 @@ COMMUNICATION = (
         fix="Pass the same src or dst on every rank; it is a global rank unless group_src is given.",
     ),
     KnownCause(
+        code="collective.tag",
+        meaning="Sender and receiver name different tags: each waits for the other under its own.",
+        evidence="A send and a receive between the same two ranks were never answered, and their tags differ.",
+        alike=("collective.missing: there the other side makes no such call at all.",),
+        fix="Count tags alike on both sides, from the micro-batch and not from what each rank has done so far.",
+    ),
+    KnownCause(
         code="collective.dtype",
         meaning="The ranks exchange tensors of different types.",
         evidence="The dtype of the n-th call differs over the ranks.",

@@ -67,8 +67,9 @@ def layers(verdict: Verdict) -> list[tuple[str, LayerVerdict]]:
 def locus(finding: Finding) -> str:
     """Return where a finding stands, in words."""
     step = "" if finding.step is None else f"step {finding.step}, "
-    site = _SITES.get(finding.site, finding.site.replace("_", " "))
-    return plain(f"{step}{finding.phase.value}: {site} of {finding.name}")
+    site, phase = _SITES.get(finding.site, finding.site.replace("_", " ")), finding.phase.value
+    what = finding.name.removeprefix(f"{phase}:") if site == phase else f"{site} of {finding.name}"
+    return plain(f"{step}{phase}: {what}")
 
 
 def ranks(finding: Finding) -> str:
