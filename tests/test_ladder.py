@@ -253,7 +253,7 @@ def test_the_climb_stops_at_the_first_rung_that_deviates(train, monkeypatch, whe
     assert f"DEVIATES: stopped at rung {number}, " in text
     assert "\n  means     " in text
     if number:
-        assert "  finding   step 0, backward: synced_gradient of fc.weight\n" in text
+        assert "  finding   step 0, backward: synced gradient of fc.weight\n" in text
         assert text.endswith(" --store x")
 
 

@@ -137,12 +137,13 @@ def _what(result: "LadderResult") -> str:
 
 
 def _finding(rung: "RungResult") -> list[str]:
+    from ddparity.report._wording import place
+
     finding = rung.finding
     if finding is None:
         return [f"  finding   {plain(rung.reason)}"]
-    step = "" if finding["step"] is None else f"step {finding['step']}, "
     cause = finding["cause"]
     return [
-        f"  finding   {step}{finding['phase']}: {plain(finding['site'])} of {plain(finding['name'])}",
+        f"  finding   {place(finding['step'], finding['phase'], finding['site'], finding['name'])}",
         f"  cause     {plain(cause['text'])} [{cause['code']}, {cause['confidence']}]",
     ]

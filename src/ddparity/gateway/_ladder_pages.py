@@ -9,6 +9,7 @@ from fastapi.responses import HTMLResponse, Response
 from ddparity.gateway._auth import Reader, TheService
 from ddparity.gateway._ladder_api import LADDER_CURSOR, NamedLadder, ladder_lines, shown_ladder
 from ddparity.gateway._rendering import rendered
+from ddparity.report._wording import place
 from ddparity.trials._ladders import DEVIATES, RUNNING, LadderResult, RungResult
 
 _PAGE = 50
@@ -63,10 +64,9 @@ def _flat(finding: dict[str, Any] | None) -> dict[str, str] | None:
         return None
     cause = finding.get("cause")
     cause = cause if isinstance(cause, dict) else {}
-    step = finding.get("step")
-    where = "" if step is None else f"step {step}, "
+    phase, site, name = (str(finding.get(key, "")) for key in ("phase", "site", "name"))
     return {
-        "where": f"{where}{finding.get('phase', '')}: {finding.get('site', '')} of {finding.get('name', '')}",
+        "where": place(finding.get("step"), phase, site, name),
         "text": str(cause.get("text", "")),
         "code": str(cause.get("code", "")),
         "confidence": str(cause.get("confidence", "")),

@@ -66,10 +66,14 @@ def layers(verdict: Verdict) -> list[tuple[str, LayerVerdict]]:
 
 def locus(finding: Finding) -> str:
     """Return where a finding stands, in words."""
-    step = "" if finding.step is None else f"step {finding.step}, "
-    site, phase = _SITES.get(finding.site, finding.site.replace("_", " ")), finding.phase.value
-    what = finding.name.removeprefix(f"{phase}:") if site == phase else f"{site} of {finding.name}"
-    return plain(f"{step}{phase}: {what}")
+    return place(finding.step, finding.phase.value, finding.site, finding.name)
+
+
+def place(step: int | None, phase: str, site: str, name: str) -> str:
+    """Return where a finding stands, in words, from its parts as they stand in JSON."""
+    site = _SITES.get(site, site.replace("_", " "))
+    what = name.removeprefix(f"{phase}:") if site == phase else f"{site} of {name}"
+    return plain(f"{'' if step is None else f'step {step}, '}{phase}: {what}")
 
 
 def ranks(finding: Finding) -> str:
