@@ -5,7 +5,6 @@ import os
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from transformers import LlamaConfig, LlamaForSequenceClassification, Trainer, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -87,9 +86,6 @@ def main():
         callbacks=callbacks,
     )
     trainer.train(resume_from_checkpoint=get_last_checkpoint(args.out) if args.resume else None)
-
-    if dist.is_initialized():  # gloo's threads may abort a process that ends with its groups
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import argparse
 import os
 import random
 
-import torch.distributed as dist
 from datasets import Dataset
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, set_seed
@@ -53,9 +52,6 @@ def main():
     )
     data = Dataset.from_dict({"text": texts})
     SFTTrainer(model=model, args=given, train_dataset=data, processing_class=tokenizer()).train()
-
-    if dist.is_initialized():  # gloo's threads may abort a process that ends with its groups
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import argparse
 import os
 
 import torch
-import torch.distributed as dist
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
@@ -56,9 +55,6 @@ def main():
     trainer = Trainer(model=model, args=given, train_dataset=Texts())
     last = get_last_checkpoint(args.out) if args.resume and os.path.isdir(args.out) else None
     trainer.train(resume_from_checkpoint=last)
-
-    if dist.is_initialized():  # gloo's threads may abort a process that ends with its groups
-        dist.destroy_process_group()
 
 
 if __name__ == "__main__":
